@@ -1,0 +1,124 @@
+"""Exact softmax attention restricted to a support: one call, several backends that agree."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from farspan.attention import backends, op
+from farspan.attention.dense import dense_attention
+from farspan.attention.reference import reference_attention
+from farspan.support import Lines
+
+__all__ = ["attention", "backends", "dense_attention"]
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    support: Lines,
+    *,
+    scale: float | None = None,
+    start: Tensor | None = None,
+    return_lse: Literal[False] = False,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    support: Lines,
+    *,
+    scale: float | None = None,
+    start: Tensor | None = None,
+    return_lse: Literal[True],
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    support: Lines,
+    *,
+    scale: float | None = None,
+    start: Tensor | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Softmax attention of every query over the keys its support lists.
+
+    Args:
+        q: `[B, H, Tq, D]`. Query row i stands at position Tk - Tq + i, so a cache needs no further argument.
+        k: `[B, Hkv, Tk, D]` with H a multiple of Hkv; query head h reads key head h // (H // Hkv). Keys are not copied.
+        v: `[B, Hkv, Tk, Dv]`.
+        support: which keys each query reads. Causality always holds on top of it.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
+        start: int `[B, Tq]`, the first key position each query may read (left padding, packed documents), or None.
+        return_lse: also return the log-sum-exp of the scores, natural logarithm.
+        backend: "reference", "torch", "cpu", "triton", or None for the fastest that runs here.
+
+    Returns:
+        out `[B, H, Tq, Dv]` in the dtype of q, or (out, lse) with lse `[B, H, Tq]` in fp32 (fp64 for fp64 inputs).
+        A query without any key gives zeros and lse = -inf, and passes no gradient. Softmax runs in fp32 or wider.
+        Both outputs are differentiable once with respect to q, k and v.
+
+    Raises:
+        ValueError: shapes, devices or dtypes do not fit together, or the backend does not run here.
+        TypeError: an argument has the wrong type.
+    """
+    _check(q, k, v, support, scale, start)
+    chosen = backends.choose(backend)
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if chosen == "reference":
+        out, lse = reference_attention(q, k, v, support, scale, start)
+    else:
+        out, lse = op.lines(q, k, v, support.slash_table, support.vertical_table, start, scale)
+    return (out, lse) if return_lse else out
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None, start: Tensor | None) -> None:
+    for name, tensor, shape in (("q", q, "[B, H, Tq, D]"), ("k", k, "[B, Hkv, Tk, D]"), ("v", v, "[B, Hkv, Tk, Dv]")):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor {shape}, got {type(tensor).__name__}")
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} must be {shape}, got {list(tensor.shape)}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise ValueError(
+                f"{name} must have the dtype and device of q ({q.dtype}, {q.device}), got {tensor.dtype}, {tensor.device}"
+            )
+    if not isinstance(support, Lines):
+        raise TypeError(f"support must be Lines, got {type(support).__name__}")
+    batch, heads, q_len, head_dim = q.shape
+    if k.shape[0] != batch or k.shape[3] != head_dim:
+        raise ValueError(f"k must be [{batch}, Hkv, Tk, {head_dim}] to fit q, got {list(k.shape)}")
+    if v.shape[:3] != k.shape[:3]:
+        raise ValueError(f"v must be [{k.shape[0]}, {k.shape[1]}, {k.shape[2]}, Dv] to fit k, got {list(v.shape)}")
+    if head_dim == 0:
+        raise ValueError("q must have a head size of at least 1, got 0")
+    if k.shape[1] == 0 or heads % k.shape[1]:
+        raise ValueError(f"q must have a multiple of k's heads, got {heads} query heads and {k.shape[1]} key heads")
+    if support.heads not in (1, heads):
+        raise ValueError(f"support must have lines for 1 or {heads} heads to fit q, got {support.heads}")
+    if support.batch not in (1, batch):
+        raise ValueError(f"support must have lines for 1 or {batch} batch rows to fit q, got {support.batch}")
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
+        raise TypeError(f"scale must be a number or None, got {scale!r}")
+    if start is not None:
+        if not isinstance(start, Tensor) or start.dtype not in (torch.int32, torch.int64):
+            kind = start.dtype if isinstance(start, Tensor) else type(start).__name__
+            raise TypeError(f"start must be an int32 or int64 tensor, got {kind}")
+        if start.shape != (batch, q_len):
+            raise ValueError(f"start must be [{batch}, {q_len}], got {list(start.shape)}")
+        if start.device != q.device:
+            raise ValueError(f"start must be on q's device {q.device}, got {start.device}")
