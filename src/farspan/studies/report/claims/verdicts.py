@@ -1,0 +1,144 @@
+"""From an interval to a verdict, and from a verdict to words. Nothing here knows which answer the paper gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from farspan.evaluation.bootstrap import Comparison
+from farspan.studies.report import words
+
+TIE = 0.01
+"""Nats, about 1 % of perplexity: two models this close count as equal where a claim says that they are."""
+
+COLLAPSE = math.log(1.10)
+"""Nats: a model collapses if text beyond its training length costs it more than 10 % of perplexity."""
+
+
+class Verdict(str, Enum):
+    """What the data of this study say about a claim."""
+
+    SHOWS = "shows"
+    NOT = "does not show"
+    UNDECIDED = "undecided at this scale"
+    UNTESTED = "cannot be tested"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison that bears on a claim: its verdict and the sentence with the numbers."""
+
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and what was found. `rule` says how a verdict is reached."""
+
+    key: str
+    statement: str
+    rule: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Shows if every testable finding does, does not show if none does and one contradicts, else undecided."""
+        verdicts = [f.verdict for f in self.findings if f.verdict is not Verdict.UNTESTED]
+        if not verdicts:
+            return Verdict.UNTESTED
+        if all(v is Verdict.SHOWS for v in verdicts):
+            return Verdict.SHOWS
+        if Verdict.NOT in verdicts and Verdict.SHOWS not in verdicts:
+            return Verdict.NOT
+        return Verdict.UNDECIDED
+
+    @property
+    def summary(self) -> str:
+        """One sentence: the only finding, or how many of them say what."""
+        tested = [f for f in self.findings if f.verdict is not Verdict.UNTESTED]
+        if len(tested) == 1:
+            return tested[0].text
+        if not tested:
+            return self.findings[0].text
+        counts = [(v, sum(f.verdict is v for f in tested)) for v in Verdict]
+        said = words.joined([f"{n} {_IN_COUNTS[v]}" for v, n in counts if n])
+        return f"Of {len(tested)} comparisons, {said}."
+
+
+_IN_COUNTS = {
+    Verdict.SHOWS: "show it",
+    Verdict.NOT: "say the opposite",
+    Verdict.UNDECIDED: "are undecided",
+    Verdict.UNTESTED: "cannot be tested",
+}
+
+
+def is_below(comparison: Comparison, bound: float = 0.0) -> Verdict:
+    """Shows if the whole interval lies below `bound`, does not show if it lies above, else undecided."""
+    low, high = bounds(comparison)
+    if high < bound:
+        return Verdict.SHOWS
+    return Verdict.NOT if low > bound else Verdict.UNDECIDED
+
+
+def is_above(comparison: Comparison, bound: float) -> Verdict:
+    low, high = bounds(comparison)
+    if low > bound:
+        return Verdict.SHOWS
+    return Verdict.NOT if high < bound else Verdict.UNDECIDED
+
+
+def is_equal(comparison: Comparison) -> Verdict:
+    """Shows if the whole interval lies within +-TIE, does not show if it lies outside, else undecided."""
+    low, high = bounds(comparison)
+    if -TIE < low and high < TIE:
+        return Verdict.SHOWS
+    return Verdict.NOT if low > TIE or high < -TIE else Verdict.UNDECIDED
+
+
+def is_no_lower(comparison: Comparison) -> Verdict:
+    """Shows if the interval excludes an advantage of TIE or more and is not wholly negative; does not show if it is."""
+    low, high = bounds(comparison)
+    if high < 0:
+        return Verdict.NOT
+    return Verdict.SHOWS if low > -TIE else Verdict.UNDECIDED
+
+
+def bounds(comparison: Comparison) -> tuple[float, float]:
+    """The interval, or an endless one where there are too few blocks of text for any verdict."""
+    if comparison.verdict == "too few blocks" or comparison.low is None or comparison.high is None:
+        return -math.inf, math.inf
+    return comparison.low, comparison.high
+
+
+def measured(comparison: Comparison) -> str:
+    """`-0.043 nats a token (95 % interval -0.050 to -0.036; 24,575 tokens, 1 seed)`."""
+    if comparison.low is None or comparison.high is None or comparison.verdict == "too few blocks":
+        spread = f"no interval: only {words.plural(comparison.blocks, 'block')} of held-out text"
+    else:
+        spread = f"95{words.THIN}% interval {words.interval(comparison.low, comparison.high)}"
+    seeds = words.plural(len(comparison.seeds), "seed")
+    return f"{words.signed(comparison.difference)} nats a token ({spread}; {comparison.tokens:,} tokens, {seeds})"
+
+
+def wilson(hits: int, total: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927)."""
+    z = 1.959964
+    share, scale = hits / total, 1 + z * z / total
+    centre = (share + z * z / (2 * total)) / scale
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided exact probability of a split at least this uneven if both sides were equally likely."""
+    total = wins + losses
+    tail = sum(math.comb(total, k) for k in range(min(wins, losses) + 1)) / 2**total
+    return min(1.0, 2 * tail)
+
+
+def all_untested(reason: str) -> Sequence[Finding]:
+    return (Finding(Verdict.UNTESTED, reason),)

@@ -1,0 +1,183 @@
+"""What the tables and figures are made of: cells that differ only in their seed, taken together as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from farspan.studies.report.results import Cell, Study
+
+MATCHED = 0.05
+"""Two rows count as equal in pairs if they differ by at most this share: half a key in a budget of ten."""
+
+FAMILY_NAMES = {"dense": "dense", "window": "sliding window", "fibonacci": "Fibonacci", "powers": "powers of two"}
+
+
+def family(pattern: str) -> str:
+    """The family of a pattern's name: dense, window, fibonacci, powers, or the name itself."""
+    name = pattern.lower()
+    if name in ("dense", "full", "causal"):
+        return "dense"
+    if "window" in name:
+        return "window"
+    if name.startswith("fib"):
+        return "fibonacci"
+    if name.startswith("pow"):
+        return "powers"
+    return name
+
+
+def _group(cells: Iterable[Cell], *keys: str) -> dict[tuple[Any, ...], list[Cell]]:
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.label, *(cell.result[k] for k in keys)), []).append(cell)
+    return groups
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The finished language cells of one label, by seed."""
+
+    label: str
+    family: str
+    schedule: str
+    window: int | None
+    cells: tuple[Cell, ...]
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        return self.cells[0].result
+
+    @property
+    def seeds(self) -> list[int]:
+        return [cell.seed for cell in self.cells]
+
+    @property
+    def train_length(self) -> int:
+        return int(self.first["train_length"])
+
+    @property
+    def train_tokens(self) -> list[int]:
+        """Training tokens, one entry a distinct budget."""
+        return sorted({int(cell.result["train_tokens"]) for cell in self.cells})
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Evaluation lengths that every seed has, for the non-overlapping protocol."""
+        common = set.intersection(*({int(n) for n in c.result["perplexity"].get("disjoint", {})} for c in self.cells))
+        return sorted(common)
+
+    @property
+    def longest(self) -> int | None:
+        return self.lengths[-1] if self.lengths else None
+
+    def mean(self, key: str) -> float | None:
+        values = [cell.result[key] for cell in self.cells if cell.result.get(key) is not None]
+        return fmean(values) if values else None
+
+    def cost(self, key: str, length: int | None) -> float | None:
+        """`pairs_per_token` or `attention_flops_per_token` at an evaluation length."""
+        values = [cell.result["cost"].get(key, {}).get(str(length)) for cell in self.cells]
+        known = [v for v in values if v is not None]
+        return fmean(known) if known else None
+
+    def pairs(self, length: int | None = None) -> float | None:
+        """Mean pairs per token, at the training length unless another is given."""
+        return self.cost("pairs_per_token", length or self.train_length)
+
+    def entries(self, protocol: str, length: int | None) -> list[Mapping[str, Any]]:
+        """The perplexity entries of each seed that has one."""
+        found = [cell.result["perplexity"].get(protocol, {}).get(str(length)) for cell in self.cells]
+        return [entry for entry in found if entry]
+
+    def nll(self, protocol: str, length: int | None, key: str = "nll") -> float | None:
+        """Mean over seeds of the mean loss in nats (`key="beyond_nll"`: of tokens beyond the training length)."""
+        values = [e[key] for e in self.entries(protocol, length) if e.get(key) is not None]
+        return fmean(values) if values else None
+
+    def nlls(self, protocol: str, length: int | None) -> list[float]:
+        return [e["nll"] for e in self.entries(protocol, length) if e.get("nll") is not None]
+
+
+@dataclass(frozen=True)
+class ProbeRow:
+    """The finished copy-task cells of one label and depth: accuracy by distance, mean over seeds."""
+
+    label: str
+    family: str
+    schedule: str
+    depth: int
+    task: str
+    accuracy: Mapping[int, float]
+    direct: frozenset[int] | None
+    """Distances that some layer reads directly; None where every distance is (dense)."""
+    chance: float | None
+
+    def reads(self, distance: int) -> bool:
+        return self.direct is None or distance in self.direct
+
+    def solved(self, threshold: float = 0.9) -> list[int]:
+        return [d for d, accuracy in self.accuracy.items() if accuracy > threshold]
+
+
+def language_rows(study: Study) -> list[Row]:
+    """One row a label, in the order of the plan."""
+    finished = [cell for cell in study.of_task("language") if cell.finished]
+    return [
+        Row(
+            label=label,
+            family=family(str(cells[0].group.get("pattern", ""))),
+            schedule=str(cells[0].group.get("schedule") or ""),
+            window=cells[0].group.get("window"),
+            cells=tuple(sorted(cells, key=lambda c: c.seed)),
+        )
+        for (label,), cells in _group(finished, *()).items()
+    ]
+
+
+def probe_rows(study: Study, task: str) -> list[ProbeRow]:
+    """One row a label and depth, in the order of the plan."""
+    finished = [cell for cell in study.of_task(task) if cell.finished]
+    rows = []
+    for (label, depth), cells in _group(finished, "depth").items():
+        values: dict[int, list[float]] = {}
+        for cell in cells:
+            for distance, accuracy in _accuracies(cell.result):
+                values.setdefault(distance, []).append(accuracy)
+        name = family(str(cells[0].group.get("pattern", "")))
+        layers = cells[0].result["layers"]
+        dense = any(family(str(layer.get("pattern", ""))) == "dense" for layer in layers)
+        rows.append(
+            ProbeRow(
+                label=label,
+                family=name,
+                schedule=str(cells[0].group.get("schedule") or ""),
+                depth=int(depth),
+                task=task,
+                accuracy={d: fmean(v) for d, v in sorted(values.items())},
+                direct=None if dense else frozenset(d for layer in layers for d in layer["slashes"]),
+                chance=cells[0].result.get("chance"),
+            )
+        )
+    return rows
+
+
+def _accuracies(result: Mapping[str, Any]) -> list[tuple[int, float]]:
+    if result["task"] == "shift-copy":
+        return [(int(result["distance"]), float(result["accuracy"]))]
+    return [(int(d), float(a)) for d, a in zip(result["distances"], result["accuracies"], strict=True)]
+
+
+def matched(a: float | None, b: float | None) -> bool:
+    """Whether two pair counts are equal within `MATCHED`."""
+    return a is not None and b is not None and b > 0 and abs(a / b - 1) <= MATCHED
+
+
+def reference_row(rows: list[Row]) -> Row | None:
+    """The row whose budget the others are measured against: the paper's best model, else the first sparse one."""
+    sparse = [row for row in rows if row.family != "dense"]
+    staggered = [row for row in sparse if (row.family, row.schedule) == ("fibonacci", "stagger")]
+    return next(iter(staggered or sparse), None)

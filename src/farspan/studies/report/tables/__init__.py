@@ -1,0 +1,1 @@
+"""Tables of the report, as data; Markdown and CSV."""
