@@ -51,7 +51,7 @@ class Lines:
         10
     """
 
-    __slots__ = ("_hash", "slash_table", "slashes", "vertical_table", "verticals")
+    __slots__ = ("slash_table", "slashes", "vertical_table", "verticals")
 
     slashes: tuple[int, ...] | tuple[tuple[int, ...], ...] | Tensor
     verticals: tuple[int, ...] | tuple[tuple[int, ...], ...] | Tensor
@@ -74,7 +74,6 @@ class Lines:
             device = next(t.device for t in (self.slash_table, self.vertical_table) if t.device.type != "cpu")
             self.slash_table = self.slash_table.to(device)
             self.vertical_table = self.vertical_table.to(device)
-        self._hash = hash((_key(self.slashes), _key(self.verticals)))
 
     @property
     def heads(self) -> int:
@@ -122,10 +121,16 @@ class Lines:
             if self.batch > 1:
                 return torch.tensor(counts)
             return torch.tensor(counts[0]) if self.heads > 1 else counts[0][0]
+        if not isinstance(start, Tensor) or start.dtype not in (torch.int32, torch.int64):
+            kind = start.dtype if isinstance(start, Tensor) else type(start).__name__
+            raise TypeError(f"start must be an int32 or int64 tensor, got {kind}")
         if start.ndim != 2 or start.shape[1] != q_len:
             raise ValueError(f"start must be [B, {q_len}], got {list(start.shape)}")
+        if self.batch > 1 and start.shape[0] not in (1, self.batch):
+            raise ValueError(f"start must have 1 or {self.batch} batch rows to fit the lines, got {start.shape[0]}")
         position = torch.arange(k_len - q_len, k_len, device=start.device)
         rows = self._lists()
+        start = start.expand(max(start.shape[0], self.batch), -1)
         out = torch.zeros(start.shape[0], self.heads, dtype=torch.int64)
         for b, row_start in enumerate(start.long()):
             first = row_start.clamp_min(0)
@@ -183,14 +188,15 @@ class Lines:
                 keys += _keys_read(members, q_len, k_len)
         size = dtype.itemsize
         queries = batch * heads * q_len
-        # q and out (and their gradients) move once per query, k and v once per key read, lse is fp32.
-        moved = size * (queries * (head_dim + value_dim) + keys * (head_dim + value_dim)) + 4 * queries
+        # q and out (and their gradients) move once per query, k and v once per key read, lse is fp32 or wider.
+        elements = (queries + keys) * (head_dim + value_dim)
+        moved = size * elements + max(4, size) * queries
         return Cost(
             pairs=pairs,
             forward_flops=2 * pairs * (head_dim + value_dim),
             backward_flops=2 * pairs * (3 * head_dim + 2 * value_dim),
             forward_bytes=moved,
-            backward_bytes=moved + size * (queries * (head_dim + value_dim) + keys * (head_dim + value_dim)),
+            backward_bytes=moved + size * elements,
         )
 
     def _lists(self) -> list[list[tuple[list[int], list[int]]]]:
@@ -208,7 +214,7 @@ class Lines:
         return torch.equal(self.slash_table, other.slash_table) and torch.equal(self.vertical_table, other.vertical_table)
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(tuple((*table.shape, *table.flatten().tolist()) for table in (self.slash_table, self.vertical_table)))
 
     def __repr__(self) -> str:
         def show(value: Any) -> str:
@@ -217,10 +223,6 @@ class Lines:
             return repr(list(value)) if len(value) <= 24 else f"[{value[0]}, {value[1]}, ... {value[-1]}: {len(value)}]"
 
         return f"Lines({show(self.slashes)}, verticals={show(self.verticals)})"
-
-
-def _key(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, Tensor) else value
 
 
 def _check_lengths(q_len: int, k_len: int) -> None:
@@ -246,7 +248,7 @@ def _canonical(value: Any, name: str) -> tuple[Any, Tensor]:
     if isinstance(value, Tensor) and value.ndim > 1:
         table = _tensor_table(value, name)
         return table.reshape(table.shape[0 if value.ndim == 3 else 1 :]), table
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         raise TypeError(f"{name} must be a sequence of integers, one sequence per head, or a tensor, got {value!r}")
     items = value.tolist() if hasattr(value, "tolist") else list(value)
     if any(isinstance(item, Sequence | Tensor) or hasattr(item, "__len__") for item in items):
@@ -254,10 +256,11 @@ def _canonical(value: Any, name: str) -> tuple[Any, Tensor]:
         if len(per_head) > 1:
             width = max(len(line) for line in per_head)
             rows = [list(line) + [-1] * (width - len(line)) for line in per_head]
-            return per_head, torch.tensor(rows, dtype=torch.int32).reshape(1, len(per_head), width)
+            return per_head, torch.tensor(rows, dtype=torch.int32, device="cpu").reshape(1, len(per_head), width)
         items = list(per_head[0])
     shared = _line(items, name)
-    return shared, torch.tensor(shared, dtype=torch.int32).reshape(1, 1, len(shared))
+    # Explicitly on the CPU: transformers builds models under the meta device, and a table must hold its numbers.
+    return shared, torch.tensor(shared, dtype=torch.int32, device="cpu").reshape(1, 1, len(shared))
 
 
 def _line(items: Any, name: str) -> tuple[int, ...]:
@@ -282,7 +285,8 @@ def _tensor_table(value: Tensor, name: str) -> Tensor:
     repeated = torch.zeros_like(ordered, dtype=torch.bool)
     repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
     ordered = ordered.masked_fill(repeated, last).sort(-1).values
-    table = ordered.masked_fill(ordered == last, -1).to(torch.int32)
+    width = int((ordered < last).sum(-1).max())
+    table = ordered[..., :width].masked_fill(ordered[..., :width] == last, -1).to(torch.int32)
     return table if value.ndim == 3 else table[None]
 
 

@@ -99,6 +99,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
             )
     if not isinstance(support, Lines):
         raise TypeError(f"support must be Lines, got {type(support).__name__}")
+    for table in (support.slash_table, support.vertical_table):
+        if table.device.type != "cpu" and table.device != q.device:
+            raise ValueError(f"support must be on the CPU or on q's device {q.device}, got {table.device}")
     batch, heads, q_len, head_dim = q.shape
     if k.shape[0] != batch or k.shape[3] != head_dim:
         raise ValueError(f"k must be [{batch}, Hkv, Tk, {head_dim}] to fit q, got {list(k.shape)}")
@@ -106,8 +109,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
         raise ValueError(f"v must be [{k.shape[0]}, {k.shape[1]}, {k.shape[2]}, Dv] to fit k, got {list(v.shape)}")
     if head_dim == 0:
         raise ValueError("q must have a head size of at least 1, got 0")
-    if k.shape[1] == 0 or heads % k.shape[1]:
-        raise ValueError(f"q must have a multiple of k's heads, got {heads} query heads and {k.shape[1]} key heads")
+    if heads == 0 or k.shape[1] == 0 or heads % k.shape[1]:
+        raise ValueError(f"q must have one or more times k's heads, got {heads} query heads and {k.shape[1]} key heads")
     if support.heads not in (1, heads):
         raise ValueError(f"support must have lines for 1 or {heads} heads to fit q, got {support.heads}")
     if support.batch not in (1, batch):

@@ -52,5 +52,11 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
     return (*grads, None, None, None, None)
 
 
+def _refuse(ctx: Any, *_: Tensor | None) -> None:
+    raise NotImplementedError("attention is differentiable once; for second derivatives use backend='reference'")
+
+
 torch.library.register_autograd("farspan::lines", _backward, setup_context=_keep, lib=_library)
+# Without this PyTorch would only warn, and take the gradients for constants.
+torch.library.register_autograd("farspan::lines_backward", _refuse, lib=_library)
 lines = torch.ops.farspan.lines.default

@@ -262,7 +262,7 @@ def _parts(q: Tensor, k: Tensor, slashes: Tensor, verticals: Tensor) -> Iterator
             shared = len(members) == own_heads
             columns = _CHUNK + _near(list(slash))
             scores = _CPU_SCORES if q.device.type == "cpu" else _GPU_SCORES
-            step = max(1, scores // ((heads if shared else len(members)) * min(_CHUNK, q.shape[2]) * columns))
+            step = max(1, scores // ((heads if shared else len(members)) * max(1, min(_CHUNK, q.shape[2])) * columns))
             rows = range(0, q.shape[0], step) if own_rows == 1 else (own_row,)
             for row in rows:
                 yield _Part(

@@ -47,7 +47,9 @@ def match_spec(
         if family == "sliding_window":
             return {"pattern": "sliding_window", "window": slashes[-1] + 1}
         window = next(w for w in range(len(slashes) + 1) if w == len(slashes) or slashes[w] != w)
-        exponent = max(slashes[-1], 1).bit_length() - 1
+        if slashes[-1] == 0:
+            return {"pattern": "powers", "window": 1, "alpha": 1.0, "reach": 1}
+        exponent = slashes[-1].bit_length() - 1
         return {"pattern": "powers", "window": max(window, 1), "alpha": slashes[-1] / 2**exponent, "reach": 2**exponent + 1}
     target = pattern.pairs(length, length)
     rungs = () if family == "sliding_window" else powers(1, alpha, reach).slashes
@@ -63,7 +65,7 @@ def match_spec(
         middle = (low + high) // 2
         low, high = (middle + 1, high) if pairs(middle) < target else (low, middle)
     window = min((w for w in (low - 1, low) if w >= 1), key=lambda w: abs(pairs(w) - target))
-    if abs(pairs(window) - target) > length:
+    if 2 * abs(pairs(window) - target) > length:
         raise ValueError(
             f"no {family} has {target} pairs at length {length}: the nearest, window {window}, has {pairs(window)}"
         )

@@ -1,0 +1,96 @@
+"""Fibonacci spacing with a trained alpha: keys between two positions are interpolated (arXiv 2606.28560, section 3.3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from farspan.attention import attention
+from farspan.patterns import fibonacci, sliding_window
+from farspan.patterns.arguments import positive
+from farspan.patterns.fibonacci import base
+from farspan.support import Lines
+
+
+class LearnedSpacing(nn.Module):
+    """A window plus the rungs `alpha * f`, with `alpha = low + (high - low) * sigmoid(theta)` trained.
+
+    A rung at distance `d = alpha * f` reads `(1 - frac) * K[t - lo] + frac * K[t - lo - 1]` with `lo = floor(d)` and
+    `frac = d - lo`, and the values likewise, so alpha has a gradient, one position wide. A rung is left out where
+    `round(d)` falls inside the window, where `lo` lies before the first key, or where a shorter rung has the same `lo`.
+    No value is read back to the host.
+
+    Args:
+        window: nearest keys read, the query itself included.
+        rungs: how many Fibonacci numbers 1, 2, 3, 5, ... are stretched.
+        low, high: the range of alpha. theta starts at 0, alpha in the middle of the range.
+
+    Raises:
+        TypeError, ValueError: an argument is out of range.
+    """
+
+    base: Tensor
+
+    def __init__(self, window: int, rungs: int = 15, low: float = 0.5, high: float = 1.5) -> None:
+        super().__init__()
+        if positive("high", high) <= positive("low", low):
+            raise ValueError(f"high must be above low, got {high} and {low}")
+        self.near = sliding_window(window)
+        self.window, self.rungs, self.low, self.high = window, rungs, float(low), float(high)
+        self.sequence = base(rungs)
+        self.theta = nn.Parameter(torch.zeros(1))
+
+    @property
+    def alpha(self) -> Tensor:
+        """The stretch, a tensor `[1]` that gradients flow through."""
+        return self.low + (self.high - self.low) * torch.sigmoid(self.theta.float())
+
+    def freeze(self) -> Lines:
+        """The integer pattern nearest to the trained alpha: from here on the layer costs what a static one costs."""
+        return fibonacci(self.window, float(self.alpha.detach()), self.rungs)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, start: Tensor | None = None
+    ) -> Tensor:
+        """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, `start` int `[B, Tq]` or None -> `[B, H, Tq, Dv]`.
+
+        Memory is linear in Tq (times the number of rungs). A query without any key gives zeros.
+        """
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        near_out, near_lse = attention(q, k, v, self.near, scale=scale, start=start, return_lse=True)
+        if not self.rungs:
+            return near_out
+        q_len, k_len, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+        distance = self.alpha * torch.tensor(self.sequence, dtype=torch.float32, device=q.device)
+        lower = distance.detach().floor()
+        fraction = (distance - lower)[:, None]
+        lower = lower.long()
+        position = torch.arange(k_len - q_len, k_len, device=q.device)[:, None]
+        key = position - lower
+        allowed = (key >= 0) & self._used(distance.detach(), lower)
+        if start is not None:
+            allowed = (allowed & (key >= start[..., None]))[:, None, None]
+
+        def interpolated(x: Tensor) -> Tensor:
+            """`[B, Hkv, Tk, D]` at the rungs of every query: `[B, Hkv, Tq, rungs, D]`."""
+            near = x.index_select(2, key.clamp_min(0).flatten()).unflatten(2, key.shape)
+            far = x.index_select(2, (key - 1).clamp_min(0).flatten()).unflatten(2, key.shape)
+            return torch.lerp(near.float(), far.float(), fraction)
+
+        # The window takes part as one more column: its log-sum-exp is the score, its output the value.
+        grouped = q.float().unflatten(1, (-1, group)).transpose(2, 3)
+        scores = (grouped @ interpolated(k).transpose(-1, -2)).transpose(2, 3) * scale
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        near_lse = near_lse.float().unflatten(1, (-1, group))[..., None]
+        # A query whose window is empty has no rungs either; any finite score leaves its zeros as they are.
+        near_lse = near_lse.masked_fill(near_lse == -torch.inf, 0.0)
+        weights = torch.cat([near_lse, scores], -1).softmax(-1)
+        far_out = (weights[..., 1:].transpose(2, 3) @ interpolated(v)).transpose(2, 3)
+        out = weights[..., :1] * near_out.float().unflatten(1, (-1, group)) + far_out
+        return out.flatten(1, 2).to(q.dtype)
+
+    def _used(self, distance: Tensor, lower: Tensor) -> Tensor:
+        """bool `[rungs]`: outside the window, and no shorter rung outside the window reads the same key."""
+        outside = distance.round() >= self.window
+        same = (lower[:, None] == lower) & outside
+        return outside & ~same.tril(-1).any(-1)

@@ -1,0 +1,153 @@
+"""A Llama whose layers each follow a rule. Everything but the attention is transformers' own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModelForCausalLM, LlamaForCausalLM, LlamaModel
+from transformers import initialization as init
+from transformers.masking_utils import AttentionMaskInterface
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaMLP,
+    LlamaPreTrainedModel,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+
+from farspan.attention import attention, dense_attention
+from farspan.layers import LearnedSpacing
+from farspan.models.configuration import FarspanConfig
+from farspan.models.start import start_from_mask
+from farspan.patterns import rules as patterns
+from farspan.support import Lines
+
+NAME = "farspan"
+
+
+class FarspanAttention(LlamaAttention):
+    """Llama's projections and rotary embedding around the attention that this layer's rule asks for."""
+
+    def __init__(self, config: FarspanConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        assert config.rules is not None
+        self.rule = config.rules[layer_idx]
+        self.trained_length = config.max_position_embeddings
+        self.spacing: LearnedSpacing | None = None
+        if self.rule["pattern"] == "learned_spacing":
+            self.spacing = LearnedSpacing(**{key: value for key, value in self.rule.items() if key != "pattern"})
+        # Built at the first forward, not here: `from_pretrained` builds modules on the meta device.
+        self._lines: dict[int, Lines] = {}
+
+    def lines(self, length: int) -> Lines | None:
+        """The pattern of this layer for a sequence of `length` tokens; None for dense and learned layers."""
+        if self.rule["pattern"] in ("dense", "learned_spacing"):
+            return None
+        length = max(length, self.trained_length) if patterns.grows(self.rule) else 0
+        if length not in self._lines:
+            self._lines[length] = patterns.build(self.rule, length)
+        return self._lines[length]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, scale: float) -> Tensor:
+        """`q [B, H, Tq, D]`, `k`, `v [B, Hkv, Tk, D]`, `start` int `[B, Tq]` or None -> `[B, H, Tq, D]`."""
+        if self.spacing is not None:
+            return self.spacing(q, k, v, scale=scale, start=start)
+        q_len, k_len = q.shape[2], k.shape[2]
+        lines = self.lines(k_len)
+        if lines is None:
+            return dense_attention(q, k, v, scale=scale, start=start)
+        earlier = self.lines(k_len - q_len)
+        if lines is not earlier and lines != earlier:
+            raise ValueError(
+                f"layer {self.layer_idx} reads other keys at {k_len} tokens than at {k_len - q_len}, so a cache from the"
+                " shorter length is wrong: use the powers rule (fixed reach) or generate with use_cache=False"
+            )
+        return attention(q, k, v, lines, scale=scale, start=start)
+
+
+def _attention(
+    module: FarspanAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The function transformers calls: `query [B, H, Tq, D]` -> `[B, Tq, H, D]`. The mask is `start`, `[B, Tq]`."""
+    return module.attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, start_from_mask)
+
+
+class FarspanDecoderLayer(LlamaDecoderLayer):
+    def __init__(self, config: FarspanConfig, layer_idx: int) -> None:
+        nn.Module.__init__(self)
+        self.hidden_size = config.hidden_size
+        self.self_attn = FarspanAttention(config, layer_idx)
+        self.mlp = LlamaMLP(config)
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn.o_proj.into_residual = True
+        self.mlp.down_proj.into_residual = True
+
+
+class FarspanPreTrainedModel(LlamaPreTrainedModel):
+    config_class = FarspanConfig
+    _no_split_modules = ["FarspanDecoderLayer"]
+    # `_attention` returns no weights; recording them would hand out a tuple of None.
+    _can_record_outputs = {"hidden_states": FarspanDecoderLayer}
+
+    def __init__(self, config: FarspanConfig, *args: Any, **kwargs: Any) -> None:
+        if config._attn_implementation not in (None, NAME):
+            raise ValueError(
+                f"attn_implementation must be left out: the rules of the config decide, got {config._attn_implementation!r}"
+            )
+        config._attn_implementation = NAME
+        super().__init__(config, *args, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Standard deviation `initializer_range`; projections into the residual stream scaled by (2 * layers) ** -0.5."""
+        if getattr(module, "into_residual", False):
+            assert self.config.initializer_range is not None
+            std = self.config.initializer_range * (2 * self.config.num_hidden_layers) ** -0.5
+            init.normal_(module.weight, std=std)
+            return
+        super()._init_weights(module)
+        if isinstance(module, LearnedSpacing):
+            init.zeros_(module.theta)
+
+
+class FarspanModel(FarspanPreTrainedModel, LlamaModel):
+    """The decoder without a head."""
+
+    def __init__(self, config: FarspanConfig) -> None:
+        FarspanPreTrainedModel.__init__(self, config)
+        self.padding_idx = config.pad_token_id
+        self.vocab_size = config.vocab_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, self.padding_idx)
+        self.layers = nn.ModuleList(FarspanDecoderLayer(config, i) for i in range(config.num_hidden_layers))
+        self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(config=config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+
+class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
+    """The language model. Its config holds one rule per layer; it runs at any length without editing."""
+
+    def __init__(self, config: FarspanConfig) -> None:
+        FarspanPreTrainedModel.__init__(self, config)
+        self.model = FarspanModel(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+
+AutoModelForCausalLM.register(FarspanConfig, FarspanForCausalLM)

@@ -1,0 +1,74 @@
+"""What transformers knows about padding and packing, as `start`: the first key each query may read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import causal_mask_function
+
+
+def start_from_mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> Tensor | None:
+    """A mask function for `AttentionMaskInterface` that returns int `[B, Tq]`, or None where nothing is hidden.
+
+    Padding on the left hides keys, rows that are padding themselves read nothing, and packed documents (position ids that
+    restart) read their own document only.
+
+    Raises:
+        ValueError: the mask cannot be expressed by one number per query: padding between real tokens, a mask function of
+            the caller's own, or a cache with room beyond the last query (static caches).
+    """
+    last = int(q_offset) + q_length
+    if kv_offset or kv_length != last:
+        raise ValueError(
+            f"the cache must end at the last query (position {last}), got {kv_length} keys from position {kv_offset}:"
+            " use the dynamic cache"
+        )
+    position = torch.arange(last - q_length, last, device=device)
+    start = None
+    if mask_function is not causal_mask_function:
+        if use_vmap:
+            raise ValueError("a mask function of the caller's own cannot be expressed as the first key of each query")
+        start = _first_allowed(mask_function, position, batch_size)
+    if attention_mask is None or attention_mask.all():
+        return start
+    return _first_real(attention_mask[:, :kv_length].bool(), position, start)
+
+
+def _first_real(real: Tensor, position: Tensor, start: Tensor | None) -> Tensor:
+    """First real key of each row, beyond the row itself where it is padding. `real` is bool `[B, Tk]`."""
+    # Real tokens must be one run: at most one place where a real token follows padding or begins the row.
+    begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
+    if (begins.sum(1) > 1).any():
+        raise ValueError("attention_mask must hide keys before or after the real tokens only, got a gap between them")
+    first = real.int().argmax(1, keepdim=True)
+    hidden = ~real[:, position]
+    padded = torch.where(hidden, position + 1, first)
+    return padded if start is None else torch.maximum(padded, start)
+
+
+def _first_allowed(mask_function: Callable[..., Any], position: Tensor, batch: int) -> Tensor:
+    """First key of each query by bisection, for masks whose allowed keys run up to the query without a gap."""
+    row = torch.arange(batch, device=position.device)[:, None]
+    head = torch.zeros_like(row)
+    low = torch.zeros(batch, len(position), dtype=torch.int64, device=position.device)
+    high = position.expand_as(low).clone()
+    while bool((low < high).any()):
+        middle = (low + high) // 2
+        allowed = mask_function(row, head, position, middle)
+        low, high = torch.where(allowed, low, middle + 1), torch.where(allowed, middle, high)
+    return low
