@@ -1,9 +1,12 @@
-"""farspan: sparse attention for PyTorch, from "which keys does each query read?" to an answer with a number on it."""
+"""farspan: sparse attention for PyTorch, from "which keys does each query read?" to a number.
 
-from farspan import patterns
+Importing it registers the model type "farspan" with transformers, so that `AutoModelForCausalLM` loads what it trained.
+"""
+
+from farspan import models, patterns
 from farspan.attention import attention
 from farspan.patterns import schedules
 from farspan.support import Lines
 
 __version__ = "0.1.0"
-__all__ = ["Lines", "__version__", "attention", "patterns", "schedules"]
+__all__ = ["Lines", "__version__", "attention", "models", "patterns", "schedules"]

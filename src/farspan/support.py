@@ -37,9 +37,9 @@ class Lines:
     """Slashes (one distance for all queries) and verticals (one key for all queries).
 
     Args:
-        slashes: distances >= 0. Either integers shared by all heads, or one sequence of integers per head, or an integer
-            tensor `[H, n]` or `[B, H, n]` padded with -1. Order does not matter, duplicates collapse, 0 is the query's
-            own key, and a distance that reaches before the first key adds nothing.
+        slashes: distances >= 0. Either integers shared by all heads, or one sequence of integers per head, or an
+            integer tensor `[H, n]` or `[B, H, n]` padded with -1. Order does not matter, duplicates collapse, 0 is
+            the query's own key, and a distance that reaches before the first key adds nothing.
         verticals: key positions >= 0, in the same three forms. A key that a slash reads already is not read twice.
 
     Raises:
@@ -166,14 +166,20 @@ class Lines:
         Forward is two products per pair (scores, values), backward five (scores again, the gradients of probabilities,
         values, queries and keys).
         """
-        for name, value in (("heads", heads), ("kv_heads", kv_heads), ("head_dim", head_dim), ("batch", batch)):
+        for name, value in (
+            ("heads", heads),
+            ("kv_heads", kv_heads),
+            ("head_dim", head_dim),
+            ("batch", batch),
+        ):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
         if heads % kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
         if self.heads not in (1, heads) or self.batch not in (1, batch):
             raise ValueError(
-                f"the support has lines for {self.batch} batch rows and {self.heads} heads, got batch {batch}, heads {heads}"
+                f"heads and batch must fit the lines of {self.heads} heads and {self.batch} batch rows,"
+                f" got {heads} and {batch}"
             )
         value_dim = head_dim if value_dim is None else value_dim
         counted = torch.as_tensor(self.pairs(q_len, k_len))
@@ -211,10 +217,14 @@ class Lines:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Lines):
             return NotImplemented
-        return torch.equal(self.slash_table, other.slash_table) and torch.equal(self.vertical_table, other.vertical_table)
+        return torch.equal(self.slash_table, other.slash_table) and torch.equal(
+            self.vertical_table, other.vertical_table
+        )
 
     def __hash__(self) -> int:
-        return hash(tuple((*table.shape, *table.flatten().tolist()) for table in (self.slash_table, self.vertical_table)))
+        return hash(
+            tuple((*table.shape, *table.flatten().tolist()) for table in (self.slash_table, self.vertical_table))
+        )
 
     def __repr__(self) -> str:
         def show(value: Any) -> str:
@@ -265,7 +275,9 @@ def _canonical(value: Any, name: str) -> tuple[Any, Tensor]:
 
 def _line(items: Any, name: str) -> tuple[int, ...]:
     if not isinstance(items, Iterable):
-        raise TypeError(f"{name} must be either all integers or all sequences (one per head), got {items!r} among sequences")
+        raise TypeError(
+            f"{name} must be either all integers or all sequences (one per head), got {items!r} among sequences"
+        )
     items = items.tolist() if hasattr(items, "tolist") else items
     return tuple(sorted({_integer(item, name) for item in items}))
 

@@ -86,7 +86,11 @@ def attention(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None, start: Tensor | None) -> None:
-    for name, tensor, shape in (("q", q, "[B, H, Tq, D]"), ("k", k, "[B, Hkv, Tk, D]"), ("v", v, "[B, Hkv, Tk, Dv]")):
+    for name, tensor, shape in (
+        ("q", q, "[B, H, Tq, D]"),
+        ("k", k, "[B, Hkv, Tk, D]"),
+        ("v", v, "[B, Hkv, Tk, Dv]"),
+    ):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor {shape}, got {type(tensor).__name__}")
         if tensor.ndim != 4:
@@ -95,7 +99,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
             raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise ValueError(
-                f"{name} must have the dtype and device of q ({q.dtype}, {q.device}), got {tensor.dtype}, {tensor.device}"
+                f"{name} must have the dtype and device of q, {q.dtype} on {q.device}, got {tensor.dtype} on {tensor.device}"
             )
     if not isinstance(support, Lines):
         raise TypeError(f"support must be Lines, got {type(support).__name__}")

@@ -1,6 +1,7 @@
 """`torch.ops.farspan.lines`: attention over `Lines` as one operator with autograd and shapes for `torch.compile`.
 
-Registered through `torch.library.Library` and not `custom_op`, whose Python wrapper costs about 15 microseconds a call more.
+Registered through `torch.library.Library` and not `custom_op`, whose Python wrapper costs about 15 microseconds a
+call more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from farspan.attention import torch_lines
 
 _library = torch.library.Library("farspan", "DEF")
 _library.define(
-    "lines(Tensor q, Tensor k, Tensor v, Tensor slashes, Tensor verticals, Tensor? start, float scale) -> (Tensor, Tensor)"
+    "lines(Tensor q, Tensor k, Tensor v, Tensor slashes, Tensor verticals, Tensor? start, float scale)"
+    " -> (Tensor, Tensor)"
 )
 _library.define(
     "lines_backward(Tensor grad_out, Tensor grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse,"

@@ -36,5 +36,5 @@ def reference_attention(
     # Empty rows get a finite score so that no gradient meets inf - inf; their weights are then set to zero.
     scores = scores.masked_fill(~mask, -torch.inf).masked_fill(empty, 0.0)
     lse = scores.logsumexp(-1)
-    weights = (scores - lse[..., None]).exp().masked_fill(empty, 0.0)
+    weights = scores.softmax(-1).masked_fill(empty, 0.0)
     return (weights @ values).to(q.dtype), lse.masked_fill(empty[..., 0], -torch.inf)

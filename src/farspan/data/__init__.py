@@ -4,7 +4,7 @@ from farspan.data.corpora import Document, Source
 from farspan.data.files import cache_folder
 from farspan.data.mixtures import Mixture, load_mixture, shipped_mixtures
 from farspan.data.packing import RandomWindows, TokenFile, pack
-from farspan.data.prepare import Prepared, open_corpus, prepare
+from farspan.data.preparation import Prepared, open_corpus, prepare
 from farspan.data.splitting import SplitRule, split_rule
 
 __all__ = [

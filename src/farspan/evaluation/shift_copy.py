@@ -99,8 +99,8 @@ class CopyTask(Dataset[dict[str, Tensor]]):
         return fresh
 
     def _tokens(self, index: int) -> NDArray[np.int64]:
-        # Counting from index * 2**128 under the key (split, seed), samples share no random words. They are used
-        # raw because numpy may change its Generator methods; the bias of a remainder of 64 bits is nil.
+        # Counting from index * 2**128 under the key (split, seed), samples share no words. They are used raw
+        # because numpy may change its Generator methods; the bias of a remainder of 64 bits is nil.
         key = (_SPLITS.index(self.split) << 64) | self.seed
         raw = np.random.Philox(key=key, counter=index << 128).random_raw(self.length)
         return (raw % np.uint64(self.vocab_size)).astype(np.int64)

@@ -18,15 +18,16 @@ class FarspanConfig(LlamaConfig):
 
     A rule is a dictionary with the key `pattern` and the arguments of that pattern: those of `farspan.patterns`
     ("fibonacci", "sliding_window", "powers", "powers_grown", "lines"), "dense", or "learned_spacing" (the arguments of
-    `farspan.layers.LearnedSpacing`). Without `rules` the model is the best one of arXiv 2606.28560: window 13, Fibonacci,
-    stagger.
+    `farspan.layers.LearnedSpacing`). Without `rules` the model is the best one of arXiv 2606.28560: window 13,
+    Fibonacci, stagger.
 
-    The defaults are that paper's model (its section 4 and code): 16 layers of width 512, 8 query and 2 key heads, SwiGLU
-    with 8/3, tied embeddings, weights drawn with standard deviation width ** -0.5 (`initializer_range` None) and
-    residual projections scaled by (2 * layers) ** -0.5.
+    The defaults are that paper's model (its section 4 and code): 16 layers of width 512, 8 query and 2 key heads,
+    SwiGLU with 8/3, tied embeddings, weights drawn with standard deviation width ** -0.5 (`initializer_range` None)
+    and residual projections scaled by (2 * layers) ** -0.5.
 
     Raises:
-        ValueError: a rule is unknown or wrong, their number is not `num_hidden_layers`, or attention dropout is asked for.
+        ValueError: a rule is unknown or wrong, their number is not `num_hidden_layers`, or attention dropout is asked
+            for.
     """
 
     model_type = "farspan"

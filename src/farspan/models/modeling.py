@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,19 @@ class FarspanAttention(LlamaAttention):
         # Built at the first forward, not here: `from_pretrained` builds modules on the meta device.
         self._lines: dict[int, Lines] = {}
 
+    @property
+    def frozen(self) -> dict[str, Any]:
+        """This layer's rule, with the alpha it has learned if it has one."""
+        if self.spacing is None:
+            return self.rule
+        alpha = float(self.spacing.alpha.detach())
+        return {
+            "pattern": "fibonacci",
+            "window": self.spacing.window,
+            "rungs": self.spacing.rungs,
+            "alpha": alpha,
+        }
+
     def lines(self, length: int) -> Lines | None:
         """The pattern of this layer for a sequence of `length` tokens; None for dense and learned layers."""
         if self.rule["pattern"] in ("dense", "learned_spacing"):
@@ -55,14 +69,13 @@ class FarspanAttention(LlamaAttention):
         """`q [B, H, Tq, D]`, `k`, `v [B, Hkv, Tk, D]`, `start` int `[B, Tq]` or None -> `[B, H, Tq, D]`."""
         if self.spacing is not None:
             return self.spacing(q, k, v, scale=scale, start=start)
-        q_len, k_len = q.shape[2], k.shape[2]
+        cached, k_len = k.shape[2] - q.shape[2], k.shape[2]
         lines = self.lines(k_len)
         if lines is None:
             return dense_attention(q, k, v, scale=scale, start=start)
-        earlier = self.lines(k_len - q_len)
-        if lines is not earlier and lines != earlier:
+        if cached and self.lines(cached) != lines:
             raise ValueError(
-                f"layer {self.layer_idx} reads other keys at {k_len} tokens than at {k_len - q_len}, so a cache from the"
+                f"layer {self.layer_idx} reads other keys at {k_len} tokens than at {cached}, so a cache from the"
                 " shorter length is wrong: use the powers rule (fixed reach) or generate with use_cache=False"
             )
         return attention(q, k, v, lines, scale=scale, start=start)
@@ -75,9 +88,16 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float,
+    output_attentions: bool = False,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The function transformers calls: `query [B, H, Tq, D]` -> `[B, Tq, H, D]`. The mask is `start`, `[B, Tq]`."""
+    if output_attentions or module.config.output_attentions:
+        raise ValueError("output_attentions must be False: the attention weights are never stored")
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise ValueError(f"attention_mask must be [B, T], of padding, got {list(attention_mask.shape)}: rules decide the pairs")
+    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16; as in SDPA, bf16 it is then.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     return module.attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
 
 
@@ -85,7 +105,21 @@ AttentionInterface.register(NAME, _attention)
 AttentionMaskInterface.register(NAME, start_from_mask)
 
 
+class FarspanRotaryEmbedding(LlamaRotaryEmbedding):
+    """Llama's rotary embedding whose frequencies stay in fp32 when the model is cast: in bf16 they are 0.4 % off."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FarspanRotaryEmbedding:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in self._buffers.items():
+            if buffer.dtype != before[name].dtype:
+                self._buffers[name] = before[name].to(buffer.device)
+        return self
+
+
 class FarspanDecoderLayer(LlamaDecoderLayer):
+    """Llama's decoder layer with our attention."""
+
     def __init__(self, config: FarspanConfig, layer_idx: int) -> None:
         nn.Module.__init__(self)
         self.hidden_size = config.hidden_size
@@ -98,22 +132,24 @@ class FarspanDecoderLayer(LlamaDecoderLayer):
 
 
 class FarspanPreTrainedModel(LlamaPreTrainedModel):
+    """What the models share: the config class, the choice of attention, the initial weights."""
+
     config_class = FarspanConfig
     _no_split_modules = ["FarspanDecoderLayer"]
     # `_attention` returns no weights; recording them would hand out a tuple of None.
     _can_record_outputs = {"hidden_states": FarspanDecoderLayer}
 
-    def __init__(self, config: FarspanConfig, *args: Any, **kwargs: Any) -> None:
-        if config._attn_implementation not in (None, NAME):
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *_: Any, **__: Any) -> str:
+        if attn_implementation not in (None, NAME):
             raise ValueError(
-                f"attn_implementation must be left out: the rules of the config decide, got {config._attn_implementation!r}"
+                f"attn_implementation must be left out: the rules of the config decide, got {attn_implementation!r}"
             )
-        config._attn_implementation = NAME
-        super().__init__(config, *args, **kwargs)
+        return NAME
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Standard deviation `initializer_range`; projections into the residual stream scaled by (2 * layers) ** -0.5."""
+        """Standard deviation `initializer_range`; projections into the residual stream scaled by (2 * layers) **
+        -0.5."""
         if getattr(module, "into_residual", False):
             assert self.config.initializer_range is not None
             std = self.config.initializer_range * (2 * self.config.num_hidden_layers) ** -0.5
@@ -134,7 +170,7 @@ class FarspanModel(FarspanPreTrainedModel, LlamaModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, self.padding_idx)
         self.layers = nn.ModuleList(FarspanDecoderLayer(config, i) for i in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = LlamaRotaryEmbedding(config=config)
+        self.rotary_emb = FarspanRotaryEmbedding(config=config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -148,6 +184,17 @@ class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+    def freeze(self) -> FarspanForCausalLM:
+        """A copy in which every learned spacing is the integer pattern nearest to its alpha, at a static pattern's
+        cost."""
+        config = FarspanConfig(
+            **{**self.config.to_dict(), "rules": [layer.self_attn.frozen for layer in self.model.layers]}
+        )
+        frozen = FarspanForCausalLM(config).to(self.device, self.dtype)
+        weights = {name: value for name, value in self.state_dict().items() if not name.endswith(".spacing.theta")}
+        frozen.load_state_dict(weights)
+        return frozen.train(self.training)
 
 
 AutoModelForCausalLM.register(FarspanConfig, FarspanForCausalLM)

@@ -25,12 +25,12 @@ def start_from_mask(
 ) -> Tensor | None:
     """A mask function for `AttentionMaskInterface` that returns int `[B, Tq]`, or None where nothing is hidden.
 
-    Padding on the left hides keys, rows that are padding themselves read nothing, and packed documents (position ids that
-    restart) read their own document only.
+    Padding on the left hides keys, rows that are padding themselves read nothing, and packed documents (position ids
+    that restart) read their own document only.
 
     Raises:
-        ValueError: the mask cannot be expressed by one number per query: padding between real tokens, a mask function of
-            the caller's own, or a cache with room beyond the last query (static caches).
+        ValueError: the mask cannot be expressed by one number per query: padding between real tokens, a mask function
+            of the caller's own, or a cache with room beyond the last query (static caches).
     """
     last = int(q_offset) + q_length
     if kv_offset or kv_length != last:
@@ -44,6 +44,8 @@ def start_from_mask(
         if use_vmap:
             raise ValueError("a mask function of the caller's own cannot be expressed as the first key of each query")
         start = _first_allowed(mask_function, position, batch_size)
+    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[1] < kv_length):
+        raise ValueError(f"attention_mask must be [B, {kv_length}], all keys, got {list(attention_mask.shape)}")
     if attention_mask is None or attention_mask.all():
         return start
     return _first_real(attention_mask[:, :kv_length].bool(), position, start)

@@ -8,7 +8,13 @@ from farspan.patterns.rungs import window_and_rungs
 from farspan.support import Lines
 
 CARD = Card(
-    "both", "slash", "fixed", "fixed", "all heads", False, "Depth-Staggered Fibonacci Spacing, arXiv 2606.28560, section 3"
+    "both",
+    "slash",
+    "fixed",
+    "fixed",
+    "all heads",
+    False,
+    "Depth-Staggered Fibonacci Spacing, arXiv 2606.28560, section 3",
 )
 
 
@@ -23,8 +29,8 @@ def base(rungs: int) -> list[int]:
 def fibonacci(window: int, alpha: float = 1.0, rungs: int = 15) -> Lines:
     """Distances `0 .. window - 1` and `round(alpha * f)` for the first `rungs` Fibonacci numbers f.
 
-    The paper's W is `window - 1`; its models have `rungs = 15` (up to 987 alpha). The pattern is the same at every length:
-    a rung longer than the sequence adds nothing until the sequence is long enough.
+    The paper's W is `window - 1`; its models have `rungs = 15` (up to 987 alpha). The pattern is the same at every
+    length: a rung longer than the sequence adds nothing until the sequence is long enough.
 
     Raises:
         TypeError, ValueError: `window` < 1, `rungs` < 0 or `alpha` <= 0.

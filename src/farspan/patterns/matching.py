@@ -16,9 +16,9 @@ Family = Literal["sliding_window", "powers"]
 def match(pattern: Lines, by: Measure, family: Family, *, length: int, alpha: float = 1.0, reach: int = 1024) -> Lines:
     """The member of `family` with as many pairs, or as long a reach, as `pattern` has at `length` tokens.
 
-    By pairs the window is solved for, so the result differs by less than half a key per query. For the powers, `alpha` and
-    `reach` are those of `patterns.powers`. By reach, the powers keep the window of `pattern` and are stretched until the
-    largest rung equals the pattern's; a sliding window of equal reach is simply that long.
+    By pairs the window is solved for, so the result differs by less than half a key per query. For the powers,
+    `alpha` and `reach` are those of `patterns.powers`. By reach, the powers keep the window of `pattern` and are
+    stretched until the largest rung equals the pattern's; a sliding window of equal reach is simply that long.
 
     Raises:
         ValueError: `by` or `family` is unknown, the pattern differs by head or has verticals, or no window fits.
@@ -50,7 +50,12 @@ def match_spec(
         if slashes[-1] == 0:
             return {"pattern": "powers", "window": 1, "alpha": 1.0, "reach": 1}
         exponent = slashes[-1].bit_length() - 1
-        return {"pattern": "powers", "window": max(window, 1), "alpha": slashes[-1] / 2**exponent, "reach": 2**exponent + 1}
+        return {
+            "pattern": "powers",
+            "window": max(window, 1),
+            "alpha": slashes[-1] / 2**exponent,
+            "reach": 2**exponent + 1,
+        }
     target = pattern.pairs(length, length)
     rungs = () if family == "sliding_window" else powers(1, alpha, reach).slashes
 

@@ -1,7 +1,8 @@
-"""A dense window plus powers of two: the control of arXiv 2606.28560, in two variants that differ beyond training length.
+"""A dense window plus powers of two: the control of arXiv 2606.28560, in two variants that differ beyond training
+length.
 
-`powers` has a fixed reach, whatever the length it runs at. `powers_grown` is what the paper evaluated: the model is rebuilt
-at the evaluation length and gains rungs that it was never trained with.
+`powers` has a fixed reach, whatever the length it runs at. `powers_grown` is what the paper evaluated: the model is
+rebuilt at the evaluation length and gains rungs that it was never trained with.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from farspan.patterns.card import Card
 from farspan.patterns.rungs import window_and_rungs
 from farspan.support import Lines
 
-CARD = Card("both", "slash", "fixed", "fixed", "all heads", False, "the log-sparse control of arXiv 2606.28560, section 4")
+CARD = Card(
+    "both",
+    "slash",
+    "fixed",
+    "fixed",
+    "all heads",
+    False,
+    "the log-sparse control of arXiv 2606.28560, section 4",
+)
 
 
 def powers(window: int, alpha: float = 1.0, reach: int = 1024) -> Lines:
@@ -29,8 +38,8 @@ def powers(window: int, alpha: float = 1.0, reach: int = 1024) -> Lines:
 def powers_grown(window: int, length: int, alpha: float = 1.0) -> Lines:
     """`powers` with the reach of the sequence it runs on: the paper's variant, rebuilt at every evaluation length.
 
-    With alpha < 1 a query may read different keys in a longer sequence, so this rule cannot be used with a KV cache that
-    grows past a power of two; `powers` can.
+    With alpha < 1 a query may read different keys in a longer sequence, so this rule cannot be used with a KV cache
+    that grows past a power of two; `powers` can.
 
     Raises:
         TypeError, ValueError: `window` < 1, `length` < 1 or `alpha` <= 0.

@@ -24,7 +24,10 @@ PATTERNS: dict[str, tuple[Callable[..., Lines], Card]] = {
     "fibonacci": (fibonacci, FIBONACCI),
     "powers": (powers, POWERS),
     "powers_grown": (powers_grown, POWERS),
-    "lines": (Lines, Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user")),
+    "lines": (
+        Lines,
+        Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user"),
+    ),
 }
 SCHEDULES: dict[str, Callable[..., list[float]]] = {
     "fixed": schedules.fixed,
@@ -50,9 +53,8 @@ def build(rule: Mapping[str, Any], length: int) -> Lines:
         raise ValueError(f"length is not part of a {rule['pattern']} rule: it is the length of the sequence it runs on")
     unknown = set(arguments) - set(known)
     if unknown:
-        raise ValueError(
-            f"a {rule['pattern']} rule takes {', '.join(sorted(set(known) - {'length'}))}, got {', '.join(sorted(unknown))}"
-        )
+        takes = ", ".join(sorted(set(known) - {"length"}))
+        raise ValueError(f"a {rule['pattern']} rule takes {takes}, got {', '.join(sorted(unknown))}")
     missing = {n for n, p in known.items() if p.default is p.empty and n != "length"} - set(arguments)
     if missing:
         raise ValueError(f"a {rule['pattern']} rule needs {', '.join(sorted(missing))}, got {dict(rule)}")
@@ -62,7 +64,8 @@ def build(rule: Mapping[str, Any], length: int) -> Lines:
 
 
 def over_depth(rule: Mapping[str, Any], schedule: str, layers: int, **bounds: float) -> list[dict[str, Any]]:
-    """One rule per layer, with the alphas of a schedule by name (`bounds`: its further arguments, such as low and high).
+    """One rule per layer, with the alphas of a schedule by name (`bounds`: its further arguments, such as low and
+    high).
 
     Raises:
         ValueError: the schedule is unknown, or the rule has an alpha of its own or takes none.
@@ -81,4 +84,3 @@ def _parameters(rule: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
     if name not in PATTERNS:
         raise ValueError(f"pattern must be one of {', '.join(PATTERNS)}, got {name!r}")
     return inspect.signature(PATTERNS[name][0]).parameters
-

@@ -11,8 +11,8 @@ from farspan.support import Lines
 def window_and_rungs(window: int, alpha: float, base: Iterable[int]) -> Lines:
     """Distances `0 .. window - 1` and every `round(alpha * f)` beyond them.
 
-    Rounds half to even, as Python does and the paper's code relies on (0.5 * 5 gives 2). Rungs inside the window drop out
-    and equal ones collapse, so the number of keys differs between values of `alpha`.
+    Rounds half to even, as Python does and the paper's code relies on (0.5 * 5 gives 2). Rungs inside the window drop
+    out and equal ones collapse, so the number of keys differs between values of `alpha`.
     """
     window, alpha = at_least("window", window, 1), positive("alpha", alpha)
     rungs = (round(alpha * f) for f in base)

@@ -28,8 +28,8 @@ def stagger(layers: int, low: float = 0.5, high: float = 1.5) -> list[float]:
 def coprime(layers: int, low: float = 0.5, high: float = 1.5) -> list[float]:
     """The alphas of `stagger`, permuted so that neighbouring layers differ widely: layer l gets slot (S l) mod layers.
 
-    S is the largest stride in 2 .. layers // 2 that has no factor in common with `layers`. Depths 1, 2, 3, 4 and 6 have no
-    such stride; there S = 1, which is `stagger`.
+    S is the largest stride in 2 .. layers // 2 that has no factor in common with `layers`. Depths 1, 2, 3, 4 and 6
+    have no such stride; there S = 1, which is `stagger`.
 
     Raises:
         TypeError, ValueError: `layers` < 1, or `low` or `high` <= 0.

@@ -22,7 +22,8 @@ def newest(folder: Path) -> tuple[int, Path] | None:
         if (path / _DONE).exists():
             complete = _step(path), path
         else:
-            shutil.rmtree(path)
+            # Errors are ignored since the other processes of a distributed run remove it too.
+            shutil.rmtree(path, ignore_errors=True)
     return complete
 
 

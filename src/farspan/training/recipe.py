@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Recipe(BaseModel):
     """Everything that decides the weights besides the model and the text. Budgets are tokens, never seconds.
 
-    The defaults are the paper's: 425.98M tokens in steps of 32,768, AdamW with betas 0.9 and 0.95, decay 0.1 on matrices
-    only, 300 steps of warm-up to 3e-4, cosine to a tenth, gradient norm clipped at 1.
+    The defaults are the paper's: 425.98M tokens in steps of 32,768, AdamW with betas 0.9 and 0.95, decay 0.1 on
+    matrices only, 300 steps of warm-up to 3e-4, cosine to a tenth, gradient norm clipped at 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,7 +36,9 @@ class Recipe(BaseModel):
     def _whole(self) -> Self:
         window = self.length * self.micro_batch
         if self.batch_tokens % window:
-            raise ValueError(f"batch_tokens must be a multiple of length * micro_batch = {window}, got {self.batch_tokens}")
+            raise ValueError(
+                f"batch_tokens must be a multiple of length * micro_batch = {window}, got {self.batch_tokens}"
+            )
         if self.tokens < self.batch_tokens:
             raise ValueError(f"tokens must be at least batch_tokens = {self.batch_tokens}, got {self.tokens}")
         if self.warmup_steps >= self.steps:

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, SequentialSampler
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback
 
 from farspan.layers import LearnedSpacing
@@ -24,7 +31,7 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a finished training cost: optimiser steps, tokens, seconds of stepping (over all resumes), precision used."""
+    """What a finished training cost: steps, tokens, seconds of stepping over all resumes, precision used."""
 
     steps: int
     tokens: int
@@ -41,7 +48,8 @@ def train(
     seed: int = 0,
     report: Report | None = None,
 ) -> Trained:
-    """Trains `model` in place on `windows` in their order, from the newest complete checkpoint in `folder` if there is one.
+    """Trains `model` in place on `windows` in their order, from the newest complete checkpoint in `folder` if there
+    is one.
 
     Args:
         windows: map-style, at least `recipe.windows` items `{"input_ids": [length], "labels": [length]}`; an item with
@@ -66,7 +74,6 @@ def train(
         output_dir=str(folder / "checkpoints"),
         max_steps=recipe.steps,
         per_device_train_batch_size=recipe.micro_batch,
-        gradient_accumulation_steps=_accumulation(recipe),
         learning_rate=recipe.learning_rate,
         adam_beta1=recipe.beta1,
         adam_beta2=recipe.beta2,
@@ -77,6 +84,7 @@ def train(
         lr_scheduler_kwargs={"min_lr_rate": recipe.min_learning_rate},
         optim="adamw_torch_fused",
         bf16=precision == "bf16",
+        use_cpu=precision == "bf16" and not torch.cuda.is_available(),
         logging_steps=recipe.log_every,
         logging_nan_inf_filter=False,
         save_steps=recipe.save_every,
@@ -87,6 +95,8 @@ def train(
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
+    arguments.gradient_accumulation_steps = _accumulation(recipe, arguments)
+    use_cache = model.config.use_cache
     trainer = _Trainer(
         model=model, args=arguments, train_dataset=windows, callbacks=[_Metrics(log, recipe, model, report)]
     )
@@ -98,18 +108,21 @@ def train(
     else:
         trainer.train(resume_from_checkpoint=str(saved[1]) if saved else None)
     _check_weights(model, recipe.steps)
+    # The Trainer switches the cache off and leaves autocast around forward; a trained model is to be like a loaded one.
+    model.config.use_cache = use_cache
+    for name in ("forward", "_original_forward"):
+        vars(model).pop(name, None)
     lines = metrics.read(log)
     seconds = sum(line["seconds"] for line in lines)
     return Trained(recipe.steps, recipe.steps * recipe.batch_tokens, seconds, precision)
 
 
-def _accumulation(recipe: Recipe) -> int:
-    world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    passes, rest = divmod(recipe.batch_tokens, recipe.length * recipe.micro_batch * world)
+def _accumulation(recipe: Recipe, arguments: TrainingArguments) -> int:
+    at_once = recipe.length * arguments.train_batch_size * arguments.world_size
+    passes, rest = divmod(recipe.batch_tokens, at_once)
     if rest:
         raise ValueError(
-            f"batch_tokens must be a multiple of length * micro_batch * processes = "
-            f"{recipe.length * recipe.micro_batch * world}, got {recipe.batch_tokens}"
+            f"batch_tokens must be a multiple of length * micro_batch * devices = {at_once}, got {recipe.batch_tokens}"
         )
     return passes
 
@@ -134,6 +147,7 @@ class _Trainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         _check_weights(model, self.state.global_step)
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
         if self.args.should_save:
             checkpoints.mark_complete(Path(self.args.output_dir), self.state.global_step)
 
@@ -155,9 +169,7 @@ class _Metrics(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.since = time.perf_counter()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self.recipe.steps:
             control.should_log = True
 

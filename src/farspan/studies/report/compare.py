@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isfinite
 
-from farspan.evaluation.bootstrap import BinComparison, Comparison, compare, compare_bins
+from farspan.evaluation.comparison import BinComparison, Comparison, compare, compare_bins
 from farspan.evaluation.windows import Scored
 from farspan.studies.report import words
 from farspan.studies.report.results import Cell
@@ -31,12 +32,13 @@ class Comparer:
     """Reads per-token losses on demand and keeps the last few, so that a large study fits in memory."""
 
     def __init__(self) -> None:
-        self._scored = lru_cache(maxsize=_KEPT)(_scored)
-        self._between = lru_cache(maxsize=None)(self._compare)
+        self._scored = lru_cache(maxsize=_KEPT)(Cell.scored)
+        self._differences = lru_cache(maxsize=None)(self._difference)
+        self._shifts = lru_cache(maxsize=None)(self._shift)
 
-    def between(self, a: Row, b: Row, protocol: str, length: int | None, min_context: int = 0) -> Comparison:
-        """Loss of a minus b in nats at `length`, over tokens with at least `min_context` tokens before them."""
-        return self._between(a, b, protocol, length, min_context)
+    def between(self, a: Row, b: Row, protocol: str, length: int | None) -> Comparison:
+        """Loss of a minus b in nats at `length`, over all tokens."""
+        return self._differences(a, b, protocol, length)
 
     def bins(self, a: Row, b: Row, length: int | None, edges: Sequence[int]) -> list[BinComparison]:
         """`between` within bins of context, non-overlapping windows."""
@@ -49,40 +51,47 @@ class Comparer:
     def beyond(self, row: Row) -> Comparison:
         """Loss of tokens beyond the training length minus the loss of the same tokens read from within it.
 
-        Within: sliding windows of the training length, so that those tokens keep at least half of it as context and
-        the early tokens of a window do not flatter the comparison.
+        Within: sliding windows of the training length, so that those tokens keep at least half of it as
+        context and the early tokens of a window do not flatter the comparison.
         """
-        long = self._arm(row, "disjoint", row.longest)
-        short = self._arm(row, "sliding", row.train_length)
-        short = {s: replace(v, context=long[s].context) for s, v in short.items() if _alike(v, long.get(s))}
-        return _checked(long, short, row.train_length)
+        return self._shifts(row)
 
     def gain_with_length(self, row: Row) -> Comparison:
-        """Loss in non-overlapping windows of the longest length minus that in windows of the training length."""
+        """Loss in non-overlapping windows of the longest length minus that at the training length."""
         return _checked(self._arm(row, "disjoint", row.longest), self._arm(row, "disjoint", row.train_length))
 
     def places(self, rows: Sequence[Row], protocol: str, length: int | None) -> list[Place]:
-        """Ranks with ties, best first; rows without per-token losses are left out."""
-        left = [row for row in rows if row.nll(protocol, length) is not None]
-        left.sort(key=lambda row: row.nll(protocol, length) or 0.0)
+        """Ranks with ties, best first. Rows that cannot be compared with the first of a rank are left out."""
+        means = {row: row.nll(protocol, length) for row in rows}
+        left = sorted(
+            (row for row, nll in means.items() if nll is not None and isfinite(nll)),
+            key=lambda r: means[r] or 0.0,
+        )
         places: list[Place] = []
         number = 1
         while left:
-            tied = [left[0], *(row for row in left[1:] if self._ties(row, left[0], protocol, length))]
+            leader, *rest = left
+            tied, left = [leader], []
+            for row in rest:
+                try:
+                    verdict = self.between(row, leader, protocol, length).verdict
+                except NotComparable:
+                    continue
+                (left if verdict in ("a better", "b better") else tied).append(row)
             places.append(Place(number, tuple(row.label for row in tied)))
             number += len(tied)
-            left = [row for row in left if row not in tied]
         return places
 
-    def _ties(self, a: Row, b: Row, protocol: str, length: int | None) -> bool:
-        try:
-            return self.between(a, b, protocol, length).verdict == "tie"
-        except NotComparable:
-            return False
-
-    def _compare(self, a: Row, b: Row, protocol: str, length: int | None, min_context: int) -> Comparison:
+    def _difference(self, a: Row, b: Row, protocol: str, length: int | None) -> Comparison:
         _same_budget(a, b)
-        return _checked(self._arm(a, protocol, length), self._arm(b, protocol, length), min_context)
+        return _checked(self._arm(a, protocol, length), self._arm(b, protocol, length))
+
+    def _shift(self, row: Row) -> Comparison:
+        long = self._arm(row, "disjoint", row.longest)
+        short = self._arm(row, "sliding", row.train_length)
+        # The bootstrap picks tokens by a context that both sides share: the long one decides.
+        short = {s: replace(v, context=long[s].context) for s, v in short.items() if _alike(v, long.get(s))}
+        return _checked(long, short, row.train_length)
 
     def _arm(self, row: Row, protocol: str, length: int | None) -> dict[int, Scored]:
         if length is None:
@@ -91,10 +100,6 @@ class Comparer:
         if not arm:
             raise NotComparable(f"{row.label} has no per-token losses for {protocol} windows of {length}")
         return arm
-
-
-def _scored(cell: Cell, protocol: str, length: int) -> Scored | None:
-    return cell.scored(protocol, length)
 
 
 def _checked(a: dict[int, Scored], b: dict[int, Scored], min_context: int = 0) -> Comparison:
@@ -111,7 +116,8 @@ def _alike(a: Scored, b: Scored | None) -> bool:
 def _same_budget(a: Row, b: Row) -> None:
     if a.train_tokens != b.train_tokens:
         raise NotComparable(
-            f"{a.label} was trained on {_tokens(a)} tokens and {b.label} on {_tokens(b)}, and their losses differ for that alone"
+            f"{a.label} was trained on {_tokens(a)} tokens and {b.label} on {_tokens(b)}, and their losses "
+            "differ for that alone"
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,19 @@ import numpy as np
 from farspan.evaluation.length_curve import scored_from_arrays
 from farspan.evaluation.windows import Scored
 
+STATES = ("finished", "unfinished", "failed", "not started")
+"""Unfinished: running now, or killed; only the process itself could tell."""
 PROBES = ("shift-copy", "marked-copy")
 _REQUIRED = {
-    "language": ("parameters", "train_tokens", "train_length", "train_tokens_per_second", "layers", "cost", "perplexity"),
+    "language": (
+        "parameters",
+        "train_tokens",
+        "train_length",
+        "train_tokens_per_second",
+        "layers",
+        "cost",
+        "perplexity",
+    ),
     "shift-copy": ("depth", "distance", "accuracy", "layers"),
     "marked-copy": ("depth", "distances", "accuracies", "layers"),
 }
@@ -27,7 +37,7 @@ _REQUIRED = {
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One planned cell. `state` is finished, running, failed or not started; `detail` says more in a few words.
+    """One planned cell. `state` is one of `STATES`; `detail` says more in a few words.
 
     `result` is empty unless finished.
     """
@@ -96,8 +106,8 @@ class Study:
 def read_study(study_dir: Path) -> Study:
     """The study in `study_dir`.
 
-    Raises `ValueError` with one sentence if the folder or its `study.json` is missing or unreadable, or if no cell
-    has finished.
+    Raises `ValueError` with one sentence if the folder or its `study.json` is missing or unreadable, or if no
+    cell has finished.
     """
     plan_path = study_dir / "study.json"
     if not plan_path.is_file():
@@ -108,8 +118,10 @@ def read_study(study_dir: Path) -> Study:
     cells = tuple(_read_cell(entry, study_dir / "cells") for entry in plan["cells"])
     states = [cell.state for cell in cells]
     if "finished" not in states:
-        counts = ", ".join(f"{states.count(s)} {s}" for s in ("running", "failed", "not started") if s in states)
-        raise ValueError(f"study_dir: {str(study_dir)!r} has no finished cell to report on ({counts or 'no cell planned'})")
+        counts = ", ".join(f"{states.count(s)} {s}" for s in STATES if s in states)
+        raise ValueError(
+            f"study_dir: {str(study_dir)!r} has no finished cell to report on ({counts or 'no cell planned'})"
+        )
     planned = {cell.id for cell in cells}
     on_disk = (study_dir / "cells").iterdir()
     name = str(plan.get("name") or study_dir.name)
@@ -159,8 +171,8 @@ def _state(folder: Path, task: str) -> tuple[str, str, Mapping[str, Any]]:
     if status.get("state") == "failed":
         return "failed", "no error.txt", {}
     if status:
-        done = f"step {status.get('step', '?')} of {status.get('steps', '?')}, {status.get('phase', 'training')}"
-        return "running", f"{done}, last heard of {_utc(status.get('updated'))}", {}
+        done = f"{status.get('phase', 'training')}, step {status.get('step', '?')} of {status.get('steps', '?')}"
+        return "unfinished", f"{done}, last heard of at {_utc(status.get('updated'))}", {}
     return "not started", "", {}
 
 
@@ -174,8 +186,8 @@ def _json(path: Path) -> Any:
 
 def _utc(seconds: Any) -> str:
     if not isinstance(seconds, (int, float)):
-        return "at an unknown time"
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        return "an unknown time"
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _plain(text: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the tables and figures are made of: cells that differ only in their seed, taken together as one row."""
+"""What tables and figures are made of: cells that differ only in their seed, taken together as one row."""
 
 from __future__ import annotations
 
@@ -8,26 +8,11 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
+from farspan.studies.report.kinds import Kind, family, kind, order
 from farspan.studies.report.results import Cell, Study
 
 MATCHED = 0.05
 """Two rows count as equal in pairs if they differ by at most this share: half a key in a budget of ten."""
-
-FAMILY_NAMES = {"dense": "dense", "window": "sliding window", "fibonacci": "Fibonacci", "powers": "powers of two"}
-
-
-def family(pattern: str) -> str:
-    """The family of a pattern's name: dense, window, fibonacci, powers, or the name itself."""
-    name = pattern.lower()
-    if name in ("dense", "full", "causal"):
-        return "dense"
-    if "window" in name:
-        return "window"
-    if name.startswith("fib"):
-        return "fibonacci"
-    if name.startswith("pow"):
-        return "powers"
-    return name
 
 
 def _group(cells: Iterable[Cell], *keys: str) -> dict[tuple[Any, ...], list[Cell]]:
@@ -42,10 +27,17 @@ class Row:
     """The finished language cells of one label, by seed."""
 
     label: str
-    family: str
-    schedule: str
+    kind: Kind
     window: int | None
     cells: tuple[Cell, ...]
+
+    @property
+    def family(self) -> str:
+        return self.kind.family
+
+    @property
+    def schedule(self) -> str:
+        return self.kind.schedule
 
     @property
     def first(self) -> Mapping[str, Any]:
@@ -94,7 +86,7 @@ class Row:
         return [entry for entry in found if entry]
 
     def nll(self, protocol: str, length: int | None, key: str = "nll") -> float | None:
-        """Mean over seeds of the mean loss in nats (`key="beyond_nll"`: of tokens beyond the training length)."""
+        """Mean loss in nats over seeds (`key="beyond_nll"`: of tokens beyond the training length)."""
         values = [e[key] for e in self.entries(protocol, length) if e.get(key) is not None]
         return fmean(values) if values else None
 
@@ -107,8 +99,7 @@ class ProbeRow:
     """The finished copy-task cells of one label and depth: accuracy by distance, mean over seeds."""
 
     label: str
-    family: str
-    schedule: str
+    kind: Kind
     depth: int
     task: str
     accuracy: Mapping[int, float]
@@ -124,22 +115,22 @@ class ProbeRow:
 
 
 def language_rows(study: Study) -> list[Row]:
-    """One row a label, in the order of the plan."""
+    """One row a label, by family and schedule, then in the order of the plan."""
     finished = [cell for cell in study.of_task("language") if cell.finished]
-    return [
+    rows = [
         Row(
             label=label,
-            family=family(str(cells[0].group.get("pattern", ""))),
-            schedule=str(cells[0].group.get("schedule") or ""),
+            kind=kind(cells[0].group),
             window=cells[0].group.get("window"),
             cells=tuple(sorted(cells, key=lambda c: c.seed)),
         )
-        for (label,), cells in _group(finished, *()).items()
+        for (label,), cells in _group(finished).items()
     ]
+    return sorted(rows, key=lambda row: order(row.kind))
 
 
 def probe_rows(study: Study, task: str) -> list[ProbeRow]:
-    """One row a label and depth, in the order of the plan."""
+    """One row a label and depth, by depth, family and schedule, then in the order of the plan."""
     finished = [cell for cell in study.of_task(task) if cell.finished]
     rows = []
     for (label, depth), cells in _group(finished, "depth").items():
@@ -147,14 +138,12 @@ def probe_rows(study: Study, task: str) -> list[ProbeRow]:
         for cell in cells:
             for distance, accuracy in _accuracies(cell.result):
                 values.setdefault(distance, []).append(accuracy)
-        name = family(str(cells[0].group.get("pattern", "")))
         layers = cells[0].result["layers"]
         dense = any(family(str(layer.get("pattern", ""))) == "dense" for layer in layers)
         rows.append(
             ProbeRow(
                 label=label,
-                family=name,
-                schedule=str(cells[0].group.get("schedule") or ""),
+                kind=kind(cells[0].group),
                 depth=int(depth),
                 task=task,
                 accuracy={d: fmean(v) for d, v in sorted(values.items())},
@@ -162,7 +151,7 @@ def probe_rows(study: Study, task: str) -> list[ProbeRow]:
                 chance=cells[0].result.get("chance"),
             )
         )
-    return rows
+    return sorted(rows, key=lambda row: (row.depth, order(row.kind)))
 
 
 def _accuracies(result: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -177,7 +166,12 @@ def matched(a: float | None, b: float | None) -> bool:
 
 
 def reference_row(rows: list[Row]) -> Row | None:
-    """The row whose budget the others are measured against: the paper's best model, else the first sparse one."""
+    """The row whose budget others are measured against: a staggered Fibonacci, else the first sparse one."""
     sparse = [row for row in rows if row.family != "dense"]
-    staggered = [row for row in sparse if (row.family, row.schedule) == ("fibonacci", "stagger")]
+    staggered = [row for row in sparse if row.kind == Kind("fibonacci", "stagger")]
     return next(iter(staggered or sparse), None)
+
+
+def evaluated_lengths(rows: list[Row]) -> list[int]:
+    """Evaluation lengths of any row, the training length if there is none."""
+    return sorted({n for row in rows for n in row.lengths}) or [rows[0].train_length]

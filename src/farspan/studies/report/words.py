@@ -38,12 +38,23 @@ def percent(ratio: float | None) -> str:
     return signed(change, 0 if abs(change) >= 9.95 else 1) + THIN + "%"
 
 
+def minus(a: float | None, b: float | None) -> float | None:
+    """The difference of two numbers that may be missing."""
+    return None if a is None or b is None else a - b
+
+
+def share(ratio: float) -> str:
+    """`5 %` for 0.05."""
+    return f"{100 * ratio:.0f}{THIN}%"
+
+
 def change(nats: float | None) -> str:
     """A difference in nats as the change of perplexity it amounts to."""
     return percent(None if nats is None else math.exp(min(nats, 700.0)))
 
 
 def interval(low: float, high: float, digits: int = 3) -> str:
+    """`-0.050 to -0.036`."""
     return f"{signed(low, digits)} to {signed(high, digits)}"
 
 
@@ -59,6 +70,7 @@ def count(value: float | None) -> str:
 
 
 def integer(value: float | None) -> str:
+    """`9,100`."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:,.0f}"
 
 
@@ -75,6 +87,7 @@ def multiple(length: int, unit: int) -> str:
 
 
 def plural(number: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
@@ -84,6 +97,11 @@ def joined(items: Sequence[str], last: str = "and") -> str:
     if len(items) < 2:
         return "".join(items)
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def name(label: str) -> str:
+    """The label in running text: in quotation marks where its own comma would run into the sentence."""
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{label}\N{RIGHT DOUBLE QUOTATION MARK}" if "," in label else label
 
 
 def clipped(text: str, width: int = 26) -> str:

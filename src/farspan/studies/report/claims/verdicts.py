@@ -1,13 +1,12 @@
-"""From an interval to a verdict, and from a verdict to words. Nothing here knows which answer the paper gave."""
+"""From an interval to a verdict, and from that to words. Nothing here knows which answer the paper gave."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from farspan.evaluation.bootstrap import Comparison
+from farspan.evaluation.comparison import Comparison
 from farspan.studies.report import words
 
 TIE = 0.01
@@ -17,7 +16,7 @@ COLLAPSE = math.log(1.10)
 """Nats: a model collapses if text beyond its training length costs it more than 10 % of perplexity."""
 
 
-class Verdict(str, Enum):
+class Verdict(Enum):
     """What the data of this study say about a claim."""
 
     SHOWS = "shows"
@@ -28,10 +27,15 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison that bears on a claim: its verdict and the sentence with the numbers."""
+    """One comparison that bears on a claim: verdict, the sentence with the numbers, the same in a few words.
+
+    `size` orders findings of one claim; None where there is no number.
+    """
 
     verdict: Verdict
     text: str
+    short: str = ""
+    size: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Shows if every testable finding does, does not show if none does and one contradicts, else undecided."""
+        """Shows if every testable finding does, not if none does and one contradicts, else undecided."""
         verdicts = [f.verdict for f in self.findings if f.verdict is not Verdict.UNTESTED]
         if not verdicts:
             return Verdict.UNTESTED
@@ -64,10 +68,15 @@ class Claim:
         if not tested:
             return self.findings[0].text
         counts = [(v, sum(f.verdict is v for f in tested)) for v in Verdict]
-        said = words.joined([f"{n} {_IN_COUNTS[v]}" for v, n in counts if n])
-        return f"Of {len(tested)} comparisons, {said}."
+        said = words.joined([f"{n} of {len(tested)} comparisons {_IN_COUNTS[v]}" for v, n in counts if n])
+        brief = [f for f in tested if f.short]
+        if len(brief) <= _LISTED:
+            return f"{said}{': ' if brief else ''}{'; '.join(f.short for f in brief)}."
+        ordered = sorted(brief, key=lambda f: f.size or 0.0)
+        return f"{said}, from {ordered[0].short} to {ordered[-1].short}."
 
 
+_LISTED = 3
 _IN_COUNTS = {
     Verdict.SHOWS: "show it",
     Verdict.NOT: "say the opposite",
@@ -85,6 +94,7 @@ def is_below(comparison: Comparison, bound: float = 0.0) -> Verdict:
 
 
 def is_above(comparison: Comparison, bound: float) -> Verdict:
+    """Shows if the whole interval lies above `bound`, does not show if it lies below, else undecided."""
     low, high = bounds(comparison)
     if low > bound:
         return Verdict.SHOWS
@@ -94,13 +104,13 @@ def is_above(comparison: Comparison, bound: float) -> Verdict:
 def is_equal(comparison: Comparison) -> Verdict:
     """Shows if the whole interval lies within +-TIE, does not show if it lies outside, else undecided."""
     low, high = bounds(comparison)
-    if -TIE < low and high < TIE:
+    if max(abs(low), abs(high)) < TIE:
         return Verdict.SHOWS
     return Verdict.NOT if low > TIE or high < -TIE else Verdict.UNDECIDED
 
 
 def is_no_lower(comparison: Comparison) -> Verdict:
-    """Shows if the interval excludes an advantage of TIE or more and is not wholly negative; does not show if it is."""
+    """Shows if the interval excludes an advantage of TIE or more, does not show if all of it is below 0."""
     low, high = bounds(comparison)
     if high < 0:
         return Verdict.NOT
@@ -121,7 +131,8 @@ def measured(comparison: Comparison) -> str:
     else:
         spread = f"95{words.THIN}% interval {words.interval(comparison.low, comparison.high)}"
     seeds = words.plural(len(comparison.seeds), "seed")
-    return f"{words.signed(comparison.difference)} nats a token ({spread}; {comparison.tokens:,} tokens, {seeds})"
+    tokens = f"{comparison.tokens:,} tokens"
+    return f"{words.signed(comparison.difference)} nats a token ({spread}; {tokens}, {seeds})"
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
@@ -136,9 +147,5 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided exact probability of a split at least this uneven if both sides were equally likely."""
     total = wins + losses
-    tail = sum(math.comb(total, k) for k in range(min(wins, losses) + 1)) / 2**total
+    tail: float = sum(math.comb(total, k) for k in range(min(wins, losses) + 1)) / 2**total
     return min(1.0, 2 * tail)
-
-
-def all_untested(reason: str) -> Sequence[Finding]:
-    return (Finding(Verdict.UNTESTED, reason),)

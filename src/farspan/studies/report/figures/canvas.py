@@ -1,4 +1,4 @@
-"""From a `Figure` to an inline SVG that follows the page's theme, and to a PNG. No pyplot, no global state left behind."""
+"""From a `Figure` to an inline SVG that follows the page's theme, and to a PNG. No pyplot."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from matplotlib.font_manager import FontProperties
 
 from farspan.studies.report.figures.theme import CSS_VARIABLES, Theme
 
-WIDE, NARROW = 7.6, 3.9
-"""Widths in inches. The narrow rendition is what a phone shows: fewer columns, the same letter size."""
+WIDE, MEDIUM, NARROW = 7.6, 6.4, 3.9
+"""Widths in inches. Medium stands beside text; narrow is for phones: fewer columns, letters as large."""
 
 FONT_SIZE = 9.0
 SMALL = 8.0
@@ -31,9 +31,11 @@ _RC: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
-    "axes.titlesize": FONT_SIZE,
+    "axes.labelsize": SMALL,
     "axes.titlelocation": "left",
     "axes.titlepad": 6.0,
+    # Given outright: looking for a free height costs a second layout of every axis.
+    "axes.titley": 1.0,
     "axes.axisbelow": True,
     "axes.unicode_minus": True,
     "lines.solid_capstyle": "round",
@@ -50,7 +52,7 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of `width` x `height` inches at 72 dots an inch, so that pixels are points while it is laid out."""
+    """A figure of `width` x `height` inches at 72 dots an inch: pixels are points while it is laid out."""
     figure = Figure(figsize=(width, height), dpi=72)
     FigureCanvasAgg(figure)
     return figure
@@ -62,12 +64,17 @@ def text_width(figure: Figure, text: str, size: float = FONT_SIZE) -> float:
     return float(renderer.get_text_width_height_descent(text, FontProperties(size=size), False)[0])
 
 
-def place(
-    figure: Figure, left: float, right: float, top: float, bottom: float, **grid: float
-) -> None:
+def place(figure: Figure, left: float, right: float, top: float, bottom: float, **grid: float) -> None:
     """Margins in points."""
     width, height = (72 * float(side) for side in figure.get_size_inches())
-    figure.subplots_adjust(left=left / width, right=1 - right / width, top=1 - top / height, bottom=bottom / height, **grid)
+    figure.subplots_adjust(
+        left=left / width, right=1 - right / width, top=1 - top / height, bottom=bottom / height, **grid
+    )
+
+
+def layer_ticks(depth: int) -> list[int]:
+    """First, middle and last layer."""
+    return sorted({1, (depth + 1) // 2, depth}) if depth > 3 else list(range(1, depth + 1))
 
 
 def dress(axes: Axes, theme: Theme, grid: str | None = "y") -> None:
@@ -77,15 +84,21 @@ def dress(axes: Axes, theme: Theme, grid: str | None = "y") -> None:
         spine.set_color(theme.muted)
     axes.tick_params(which="both", colors=theme.muted, labelcolor=theme.ink, length=3, width=0.8, labelsize=SMALL)
     axes.tick_params(which="minor", length=0)
-    axes.title.set_color(theme.ink)
     axes.xaxis.label.set_color(theme.muted)
     axes.yaxis.label.set_color(theme.muted)
     if grid:
         axes.grid(True, axis=grid, which="major", color=theme.grid, linewidth=0.7)  # type: ignore[arg-type]
 
 
+def title(
+    axes: Axes, text: str, theme: Theme, size: float = FONT_SIZE, pad: float = 6.0, colour: str | None = None
+) -> None:
+    """A left-aligned title; the colour is given outright, as a title takes the process-wide one otherwise."""
+    axes.set_title(text, fontsize=size, pad=pad, color=colour or theme.ink)
+
+
 def to_svg(figure: Figure, name: str, alt: str) -> str:
-    """An `<svg>` element to stand in a page: themed colours, ids of its own, a text alternative, no outside reference."""
+    """An `<svg>` element for a page: themed colours, ids of its own, a text alternative, no outside link."""
     buffer = io.StringIO()
     with matplotlib.rc_context(_RC):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -100,7 +113,9 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
         svg = svg.replace(colour, variable)
     size = re.search(r'viewBox="([^"]+)"', svg)
     box = size.group(1) if size else "0 0 1 1"
-    opening = f'<svg viewBox="{box}" role="img" aria-label="{html.escape(alt, quote=True)}">'
+    widest = round(1.5 * float(box.split()[2]))
+    label = html.escape(alt, quote=True)
+    opening = f'<svg viewBox="{box}" style="max-width: {widest}px" role="img" aria-label="{label}">'
     return opening + svg[svg.index(">") + 1 :].rstrip()
 
 

@@ -12,13 +12,13 @@ from farspan.studies.report.figures.canvas import SMALL
 
 @dataclass(frozen=True)
 class EndLabel:
-    """`text` for the line that ends at (x, y) in data coordinates."""
+    """`text` for the line that ends at (x, y) in data coordinates; `beside` keeps it inside the axes."""
 
     x: float
     y: float
     text: str
     colour: str
-    bold: bool = False
+    beside: bool = False
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -39,26 +39,27 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
         blocks.append((centre, size))
     placed = [c + gap * (k - (n - 1) / 2) for c, n in blocks for k in range(n)]
     result = [0.0] * len(order)
-    for i, position in zip(order, placed):
+    for i, position in zip(order, placed, strict=True):
         result[i] = position
     return result
 
 
-def end_labels(axes: Axes, labels: Sequence[EndLabel], offset: float = 12, gap: float = 11.5) -> None:
+def end_labels(axes: Axes, labels: Sequence[EndLabel], offset: float = 10, gap: float = 11.5) -> None:
     """Draws the labels to the right of the axes; the limits of the axes must be final."""
     height = axes.get_figure(root=True).get_size_inches()[1] * 72  # type: ignore[union-attr]
-    wanted = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
-    for label, old, new in zip(labels, wanted, spread(wanted, gap, 6, height - 6)):
+    ends = [axes.transData.transform((label.x, label.y)) for label in labels]
+    margin = axes.get_window_extent().x1
+    places = spread([float(y) for _, y in ends], gap, 6, height - 6)
+    for label, (x, y), new in zip(labels, ends, places, strict=True):
         axes.annotate(
             label.text,
             xy=(label.x, label.y),
-            xytext=(offset, new - old),
-            textcoords="offset points",
+            xytext=((x if label.beside else max(margin, x)) + offset, y if label.beside else new),
+            textcoords="figure points",
             va="center",
             ha="left",
             color=label.colour,
             fontsize=SMALL,
-            fontweight="bold" if label.bold else "normal",
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",

@@ -9,13 +9,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from farspan.studies.report import words
-from farspan.studies.report.figures.canvas import NARROW, SMALL, WIDE, dress, new_figure, place, text_width
+from farspan.studies.report.figures.canvas import (
+    MEDIUM,
+    NARROW,
+    SMALL,
+    dress,
+    new_figure,
+    place,
+    text_width,
+    title,
+)
 from farspan.studies.report.figures.labels import EndLabel, end_labels
 from farspan.studies.report.figures.theme import Theme, line_styles
 from farspan.studies.report.rows import Row
 
 MOST_LINES = 10
-_CLIP = 2.0
+_CLIP = 2.4
 
 
 def highlighted(rows: list[Row], protocol: str = "disjoint") -> list[Row]:
@@ -31,21 +40,23 @@ def highlighted(rows: list[Row], protocol: str = "disjoint") -> list[Row]:
 
 
 def draw_perplexity(rows: list[Row], protocol: str, theme: Theme, wide: bool) -> Figure:
-    """One line a row over evaluation lengths (log), the training length marked, every line named at its end."""
+    """One line a row over evaluation lengths (log), the training length marked, lines named at their ends."""
     named = highlighted(rows, protocol)
-    figure = new_figure(WIDE if wide else NARROW, 4.3 if wide else 4.6)
+    figure = new_figure(MEDIUM if wide else NARROW, 4.1 if wide else 4.4)
     axes = figure.add_subplot()
     curves = {row.label: _curve(row, protocol) for row in rows}
     top = _top([curves[r.label] for r in rows if r.family != "dense"], [curves[r.label] for r in rows])
     for row in rows:
         if row not in named:
             axes.plot(*_clipped(curves[row.label], top), color=theme.family(row.family), linewidth=0.6, alpha=0.35)
-    for row, style in zip(named, line_styles(named, theme)):
-        axes.plot(*_clipped(curves[row.label], top), zorder=3 if row.family == "dense" else 4, **style)
+    for row, style in zip(named, line_styles(named, theme), strict=True):
+        xs, ys = _clipped(curves[row.label], top)
+        measured = [i for i, (_, y) in enumerate(curves[row.label]) if y <= top]
+        axes.plot(xs, ys, zorder=3 if row.family == "dense" else 4, markevery=measured, **style)
     _axes(axes, rows, protocol, theme)
-    labels = [_end(row, curves[row.label], top, theme, named, wide) for row in named if curves[row.label]]
+    labels = [_end(row, curves[row.label], top, theme, wide) for row in named if curves[row.label]]
     widest = max((text_width(figure, label.text, SMALL) for label in labels), default=0)
-    place(figure, left=44, right=widest + 18, top=26, bottom=46)
+    place(figure, left=44, right=widest + 18, top=34, bottom=46)
     lowest = min((y for curve in curves.values() for _, y in curve), default=1.0)
     room = math.log(top / lowest) if top > lowest else 0.1
     axes.set_ylim(lowest * math.exp(-0.06 * room), top * math.exp(0.04 * room))
@@ -59,7 +70,7 @@ def _curve(row: Row, protocol: str) -> list[tuple[int, float]]:
 
 
 def _top(sparse: list[list[tuple[int, float]]], every: list[list[tuple[int, float]]]) -> float:
-    """Upper limit of the axis: the highest point, or less where one exploding line would flatten all others."""
+    """Upper limit of the axis: the highest point, or less where one exploding line would flatten the rest."""
     values = [y for curve in every for _, y in curve] or [1.0]
     calm = [y for curve in sparse for _, y in curve] + [curve[0][1] for curve in every if curve]
     low, high = min(values), max(values)
@@ -83,19 +94,14 @@ def _clipped(curve: list[tuple[int, float]], top: float) -> tuple[list[float], l
     return xs, ys
 
 
-def _end(
-    row: Row, curve: list[tuple[int, float]], top: float, theme: Theme, named: list[Row], wide: bool
-) -> EndLabel:
+def _end(row: Row, curve: list[tuple[int, float]], top: float, theme: Theme, wide: bool) -> EndLabel:
     xs, ys = _clipped(curve, top)
     length, value = curve[-1]
     text = words.clipped(row.label, 28 if wide else 18)
     number = words.perplexity(math.log(value))
-    if value > top:
-        text = f"{text} \N{UPWARDS ARROW} {number}" + (f" at {length}" if wide else "")
-    else:
-        text = f"{text} {number}"
-    best = min(c[-1][1] for c in (_curve(r, "disjoint") for r in named) if c)
-    return EndLabel(xs[-1], ys[-1], text, theme.family(row.family), bold=value == best)
+    where = f" at {length:,}" if wide else ""
+    text += f" \N{UPWARDS ARROW} {number}{where}" if value > top else f" {number}"
+    return EndLabel(xs[-1], ys[-1], text, theme.family(row.family), beside=value > top)
 
 
 def _axes(axes: Axes, rows: list[Row], protocol: str, theme: Theme) -> None:
@@ -114,10 +120,15 @@ def _axes(axes: Axes, rows: list[Row], protocol: str, theme: Theme) -> None:
     axes.set_xlim(lengths[0] * 0.88, lengths[-1] * 1.03)
     axes.axvspan(train, lengths[-1] * 1.03, color=theme.shade, zorder=0, linewidth=0)
     axes.text(
-        train, 1.015, "trained at this length", transform=axes.get_xaxis_transform(), fontsize=SMALL, color=theme.muted
+        train,
+        1.015,
+        "trained at this length",
+        transform=axes.get_xaxis_transform(),
+        fontsize=SMALL,
+        color=theme.muted,
     )
     axes.set_xlabel("evaluation length in tokens")
-    axes.set_title(f"perplexity, {PROTOCOLS[protocol]}", pad=16)
+    title(axes, f"perplexity, {PROTOCOLS[protocol]}", theme, pad=17)
 
 
 PROTOCOLS = {"disjoint": "non-overlapping windows", "sliding": "sliding windows"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from farspan.studies.report import words
-from farspan.studies.report.figures.canvas import NARROW, SMALL, WIDE, dress, new_figure, place, text_width
+from farspan.studies.report.figures.canvas import (
+    NARROW,
+    SMALL,
+    WIDE,
+    dress,
+    new_figure,
+    place,
+    text_width,
+    title,
+)
 from farspan.studies.report.figures.labels import EndLabel, end_labels
 from farspan.studies.report.figures.theme import Theme, line_styles
 from farspan.studies.report.rows import Row
@@ -29,7 +39,7 @@ class Profile:
 
     @property
     def centres(self) -> list[float]:
-        return [float(np.sqrt(max(a, 0.7) * max(b - 1, a, 0.7))) for a, b in zip(self.edges, self.edges[1:])]
+        return [float(np.sqrt(max(a, 0.7) * max(b - 1, a, 0.7))) for a, b in pairwise(self.edges)]
 
 
 def draw_position_loss(profiles: list[Profile], theme: Theme, wide: bool) -> Figure:
@@ -38,34 +48,31 @@ def draw_position_loss(profiles: list[Profile], theme: Theme, wide: bool) -> Fig
     axes = figure.add_subplot()
     rows = [profile.row for profile in profiles]
     labels = []
-    for profile, style in zip(profiles, line_styles(rows, theme)):
+    for profile, style in zip(profiles, line_styles(rows, theme), strict=True):
         axes.plot(profile.centres, profile.value, **{**style, "markersize": 2.8})
-        finite = [(x, y) for x, y in zip(profile.centres, profile.value) if np.isfinite(y)]
+        finite = [(x, y) for x, y in zip(profile.centres, profile.value, strict=True) if np.isfinite(y)]
         if finite:
             text = words.clipped(profile.row.label, 28 if wide else 18)
             labels.append(EndLabel(*finite[-1], text, theme.family(profile.row.family)))
     dress(axes, theme)
     _context_axis(axes, profiles[0], theme)
-    axes.set_title("loss in nats per token", pad=16)
+    title(axes, "loss in nats per token", theme, pad=17)
     axes.set_xlabel("tokens of context before the scored token")
     axes.yaxis.set_major_locator(MaxNLocator(6))
     widest = max((text_width(figure, label.text, SMALL) for label in labels), default=0)
-    place(figure, left=38, right=widest + 18, top=30, bottom=36)
+    place(figure, left=38, right=widest + 18, top=34, bottom=36)
     end_labels(axes, labels)
     return figure
 
 
-def draw_position_differences(
-    profiles: list[Profile], baseline: str, theme: Theme, wide: bool, most: int = 12
-) -> Figure:
+def draw_position_differences(profiles: list[Profile], theme: Theme, wide: bool) -> Figure:
     """Small multiples: difference in loss to the baseline on the same tokens, with its interval as a band."""
-    shown = profiles[:most]
     columns = 4 if wide else 2
-    lines = -(-len(shown) // columns)
+    lines = -(-len(profiles) // columns)
     figure = new_figure(WIDE if wide else NARROW, 1.55 * lines + 0.55)
-    limit = _limit(shown)
+    limit = _limit(profiles)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, profile in zip(grid.flat, shown):
+    for axes, profile in zip(grid.flat, profiles, strict=False):
         colour = theme.family(profile.row.family)
         axes.axhline(0, color=theme.muted, linewidth=0.8)
         if profile.low is not None and profile.high is not None:
@@ -74,10 +81,10 @@ def draw_position_differences(
         _mark_clipped(axes, profile, limit, theme)
         dress(axes, theme)
         _context_axis(axes, profile, theme, note=False, sparse_ticks=True)
-        axes.set_title(words.clipped(profile.row.label, 24), fontsize=SMALL, color=colour)
-    for axes in grid.flat[len(shown) :]:
+        title(axes, words.clipped(profile.row.label, 24), theme, SMALL, colour=colour)
+    for axes in grid.flat[len(profiles) :]:
         axes.set_visible(False)
-    for axes in grid.flat[max(0, len(shown) - columns) : len(shown)]:
+    for axes in grid.flat[max(0, len(profiles) - columns) : len(profiles)]:
         axes.tick_params(labelbottom=True)
     grid[0, 0].set_ylim(-limit, limit)
     grid[0, 0].yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
@@ -94,7 +101,7 @@ def _limit(profiles: list[Profile]) -> float:
 
 
 def _mark_clipped(axes: Axes, profile: Profile, limit: float, theme: Theme) -> None:
-    outside = [(x, v) for x, v in zip(profile.centres, profile.value) if np.isfinite(v) and abs(v) > limit]
+    outside = [(x, v) for x, v in zip(profile.centres, profile.value, strict=True) if np.isfinite(v) and abs(v) > limit]
     if outside:
         x, value = outside[-1]
         axes.annotate(
@@ -108,9 +115,7 @@ def _mark_clipped(axes: Axes, profile: Profile, limit: float, theme: Theme) -> N
         )
 
 
-def _context_axis(
-    axes: Axes, profile: Profile, theme: Theme, note: bool = True, sparse_ticks: bool = False
-) -> None:
+def _context_axis(axes: Axes, profile: Profile, theme: Theme, note: bool = True, sparse_ticks: bool = False) -> None:
     train = profile.row.train_length
     last = profile.edges[-1]
     axes.set_xscale("log", base=2)

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from farspan.studies.report import words
-from farspan.studies.report.figures.canvas import NARROW, SMALL, WIDE, dress, new_figure, place
+from farspan.studies.report.figures.canvas import (
+    NARROW,
+    SMALL,
+    WIDE,
+    dress,
+    layer_ticks,
+    new_figure,
+    place,
+    title,
+)
 from farspan.studies.report.figures.theme import Theme
 
 
@@ -25,24 +34,26 @@ class Schedule:
 
 
 def draw_schedules(schedules: list[Schedule], reach: int, train_length: int | None, theme: Theme, wide: bool) -> Figure:
-    """Small multiples, layers downward, distance to the right (log of distance + 1): a bar for the window, a tick a rung."""
+    """Small multiples, layers downward, log of distance + 1 to the right: a bar the window, a tick a rung."""
     columns = min(len(schedules), 3 if wide else 2)
     lines = -(-len(schedules) // columns)
     depth = max(len(schedule.layers) for schedule in schedules)
     height = 0.42 + min(0.105 * depth + 0.2, 1.5)
     figure = new_figure(WIDE if wide else NARROW, height * lines + 0.45)
     grid = figure.subplots(lines, columns, sharex=True, squeeze=False)
-    for axes, schedule in zip(grid.flat, schedules):
+    for axes, schedule in zip(grid.flat, schedules, strict=False):
         _draw_one(axes, schedule, reach, theme)
         if train_length:
             axes.axvline(train_length + 1, color=theme.muted, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        axes.set_title(words.clipped(schedule.label, 28 if wide else 22), fontsize=SMALL)
+        title(axes, words.clipped(schedule.label, 28 if wide else 20), theme, SMALL)
     for axes in grid.flat[len(schedules) :]:
         axes.set_visible(False)
     for axes in grid.flat[max(0, len(schedules) - columns) : len(schedules)]:
         axes.tick_params(labelbottom=True)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("layer", labelpad=0)
     figure.supxlabel("distance in tokens", fontsize=SMALL, color=theme.muted, y=0.01)
-    place(figure, left=24, right=10, top=20, bottom=36, wspace=0.16, hspace=0.42 / (height - 0.42))
+    place(figure, left=32, right=10, top=20, bottom=36, wspace=0.16, hspace=0.42 / (height - 0.42))
     return figure
 
 
@@ -66,7 +77,7 @@ def _draw_one(axes: Axes, schedule: Schedule, reach: int, theme: Theme) -> None:
     axes.xaxis.set_major_locator(FixedLocator([d + 1 for d in marks[:: 1 if len(marks) < 7 else 2]]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x - 1:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.set_yticks(layer_ticks(depth))
     axes.spines["left"].set_visible(False)
 
 

@@ -1,4 +1,4 @@
-"""The copy probe: which distances a trained model copies from, and which of them some layer reads directly."""
+"""The copy probe: which distances a trained model copies from, and which some layer reads directly."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def draw_heat_map(rows: list[ProbeRow], theme: Theme, wide: bool) -> Figure:
             if distance in row.accuracy:
                 _cell(axes, x, y, row.accuracy[distance], row.reads(distance), theme, numbers=wide)
         asked = len(row.accuracy)
-        axes.text(
-            len(distances) + 0.12,
-            y,
+        axes.annotate(
             f"{len(row.solved(SOLVED))} of {asked}",
+            (len(distances) - 0.5, y),
+            xytext=(8, 0),
+            textcoords="offset points",
             va="center",
             fontsize=SMALL,
             color=theme.ink,
             fontweight="bold",
+            annotation_clip=False,
         )
         axes.text(-0.62, y, names[y], va="center", ha="right", fontsize=SMALL, color=theme.ink)
         if y and row.depth != rows[y - 1].depth:
@@ -54,13 +56,28 @@ def draw_heat_map(rows: list[ProbeRow], theme: Theme, wide: bool) -> Figure:
             fontsize=SMALL,
             color=theme.ink,
         )
-    axes.text(len(distances) + 0.12, -0.66, f"> {SOLVED}", va="bottom", fontsize=SMALL, color=theme.muted)
+    axes.annotate(
+        f"> {SOLVED}",
+        (len(distances) - 0.5, -0.66),
+        xytext=(8, 0),
+        textcoords="offset points",
+        va="bottom",
+        fontsize=SMALL,
+        color=theme.muted,
+        annotation_clip=False,
+    )
     axes.set_xlim(-0.5, len(distances) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_axis_off()
     note = "\N{BLACK CIRCLE} some layer reads this distance directly"
     axes.annotate(
-        note, (0, 0), xytext=(0, -16), xycoords="axes fraction", textcoords="offset points", fontsize=SMALL, color=theme.muted
+        note,
+        (0, 0),
+        xytext=(0, -16),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=SMALL,
+        color=theme.muted,
     )
     left = max(text_width(figure, name, SMALL) for name in names) + 14
     place(figure, left=left, right=52, top=top, bottom=26)
@@ -71,12 +88,17 @@ def _cell(axes: Axes, x: int, y: int, accuracy: float, direct: bool, theme: Them
     share = min(max(accuracy, 0.0), 1.0)
     axes.add_patch(
         Rectangle(
-            (x - 0.47, y - 0.45), 0.94, 0.9, facecolor=to_rgba(theme.heat, 0.04 + 0.96 * share), edgecolor=theme.grid, linewidth=0.6
+            (x - 0.47, y - 0.45),
+            0.94,
+            0.9,
+            facecolor=to_rgba(theme.heat, 0.04 + 0.96 * share),
+            edgecolor=theme.grid,
+            linewidth=0.6,
         )
     )
     on_fill = "#ffffff" if share > 0.7 else theme.ink
     if numbers:
-        text = "1" if share > 0.995 else f"{share:.2f}".lstrip("0")
+        text = "1.0" if share > 0.995 else f"{share:.2f}".lstrip("0")
         axes.text(x - (0.12 if direct else 0), y, text, ha="center", va="center", fontsize=SMALL, color=on_fill)
     if direct:
         axes.plot([x + (0.33 if numbers else 0)], [y], "o", markersize=3.4 if numbers else 4.5, color=on_fill)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from farspan.studies.report import words
-from farspan.studies.report.figures.canvas import NARROW, SMALL, WIDE, dress, new_figure, place, text_width
+from farspan.studies.report.figures.canvas import (
+    NARROW,
+    SMALL,
+    WIDE,
+    dress,
+    new_figure,
+    place,
+    text_width,
+    title,
+)
 from farspan.studies.report.figures.theme import Theme
 from farspan.studies.report.rows import Row
 
@@ -18,13 +27,22 @@ def draw_speed(rows: list[Row], theme: Theme, wide: bool) -> Figure:
     axes = figure.add_subplot()
     names = [words.clipped(row.label, 32 if wide else 20) for row, _ in timed]
     axes.barh(
-        range(len(timed)), [speed for _, speed in timed], height=0.66, color=[theme.family(r.family) for r, _ in timed]
+        range(len(timed)),
+        [speed for _, speed in timed],
+        height=0.66,
+        color=[theme.family(r.family) for r, _ in timed],
     )
     for y, (_, speed) in enumerate(timed):
         axes.annotate(
-            f"{speed:,.0f}", (speed, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=SMALL, color=theme.ink
+            f"{speed:,.0f}",
+            (speed, y),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=SMALL,
+            color=theme.ink,
         )
-    axes.set_title("training tokens per second")
+    title(axes, "training tokens per second", theme)
     axes.set_yticks(range(len(timed)), names)
     axes.set_ylim(len(timed) - 0.5, -0.5)
     dress(axes, theme, grid=None)

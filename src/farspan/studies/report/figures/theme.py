@@ -1,7 +1,7 @@
 """Colours and line styles. Hue says the family of the pattern, dash and marker say the schedule.
 
-Hues follow Okabe and Ito's colour-blind-safe set, darkened for paper and lightened for a dark page so that each keeps
-a contrast above 3:1; no figure relies on hue alone.
+Hues follow Okabe and Ito's colour-blind-safe set, darkened for paper and lightened for a dark page so that
+each keeps a contrast above 3:1; no figure relies on hue alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ class Theme:
     surface: str
     heat: str
     families: Mapping[str, str]
-    transparent: bool = False
 
     def family(self, name: str) -> str:
         return self.families.get(name, self.families["other"])
@@ -84,7 +83,6 @@ INLINE = Theme(
     surface=_MARKERS["surface"],
     heat=_MARKERS["heat"],
     families={name: _MARKERS[name] for name in LIGHT.families},
-    transparent=True,
 )
 
 
@@ -103,7 +101,7 @@ _SCHEDULES: dict[str, dict[str, Any]] = {
 
 
 def line_style(row: Row, theme: Theme, repeat: bool = False) -> dict[str, Any]:
-    """Line properties of a row; `repeat` marks a second row of the same family and schedule by hollow markers."""
+    """Line properties of a row; `repeat` marks a second row of one family and schedule by hollow markers."""
     colour = theme.family(row.family)
     style = _SCHEDULES.get(row.schedule, {"linestyle": "-", "marker": "o" if row.family == "dense" else "v"})
     return {

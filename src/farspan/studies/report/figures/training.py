@@ -10,13 +10,23 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from farspan.studies.report import words
-from farspan.studies.report.figures.canvas import NARROW, SMALL, WIDE, dress, new_figure, place, text_width
+from farspan.studies.report.figures.canvas import (
+    NARROW,
+    SMALL,
+    WIDE,
+    dress,
+    new_figure,
+    place,
+    text_width,
+    title,
+)
 from farspan.studies.report.figures.labels import EndLabel, end_labels
 from farspan.studies.report.figures.theme import Theme, line_styles
 from farspan.studies.report.results import Cell
 from farspan.studies.report.rows import Row
 
 POINTS = 200
+START = 0.2
 
 
 @dataclass(frozen=True)
@@ -45,22 +55,22 @@ def _logged(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_training(curves: list[LossCurve], theme: Theme, wide: bool) -> Figure:
-    """One line a row; the axis starts where the first tenth of training ends, so that the lines can be told apart."""
+    """One line a row; the axis fits what follows the first fifth, where lines can be told apart."""
     figure = new_figure(WIDE if wide else NARROW, 3.6 if wide else 4.0)
     axes = figure.add_subplot()
     labels = []
-    for curve, style in zip(curves, line_styles([c.row for c in curves], theme)):
+    for curve, style in zip(curves, line_styles([c.row for c in curves], theme), strict=True):
         axes.plot(curve.tokens, curve.loss, **{**style, "marker": "", "linewidth": 1.2})
         text = words.clipped(curve.row.label, 28 if wide else 18)
         labels.append(EndLabel(curve.tokens[-1], curve.loss[-1], text, theme.family(curve.row.family)))
     dress(axes, theme)
-    late = [y for c in curves for x, y in zip(c.tokens, c.loss) if x >= 0.1 * c.tokens[-1]]
+    late = [y for c in curves for x, y in zip(c.tokens, c.loss, strict=True) if x >= START * c.tokens[-1]]
     low, high = min(late), max(late)
     axes.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
     axes.set_xlim(0, 1.01 * max(c.tokens[-1] for c in curves))
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: words.count(x)))
-    axes.set_title("training loss in nats per token")
+    title(axes, "training loss in nats per token", theme)
     axes.set_xlabel("training tokens")
     widest = max(text_width(figure, label.text, SMALL) for label in labels)
     place(figure, left=34, right=widest + 18, top=22, bottom=36)

@@ -22,7 +22,14 @@ def state_table(study: Study) -> Table:
         Column("detail", number=False),
     ]
     body = [
-        [Entry(c.id), Entry(c.label), Entry(c.task), Entry(str(c.seed)), Entry(c.state, strong=not c.finished), Entry(c.detail)]
+        [
+            Entry(c.id),
+            Entry(c.label),
+            Entry(c.task),
+            Entry(str(c.seed)),
+            Entry(c.state, strong=not c.finished),
+            Entry(c.detail),
+        ]
         for c in study.cells
     ]
     notes = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Column:
-    """`group` is a heading shared with the neighbours that have the same one; `number` columns align right."""
+    """`group` is a heading shared with neighbours that have the same one; `number` columns align right."""
 
     title: str
     group: str = ""
@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """`rows[i]` has one `Entry` a column; the first column names the row. `key` is an id unique in the report."""
+    """`rows[i]` has one `Entry` a column, the first names the row. `key` is an id unique in the report."""
 
     key: str
     title: str

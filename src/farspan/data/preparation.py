@@ -81,7 +81,7 @@ def prepare(
     max_heldout_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
-    """Split a corpus by document, train a tokenizer on the train split and pack both; or find all of it cached.
+    """Split a corpus by document, train a tokenizer on the train split and pack both; or find it all cached.
 
     The same arguments and the same text give the same bytes. Any number of processes may call this at once,
     and be killed in it: whatever is in the cache is whole. The corpus is hashed in every call, which reads

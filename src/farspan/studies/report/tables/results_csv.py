@@ -38,7 +38,13 @@ def results_csv(study: Study) -> str:
 
 
 def _record(cell: Cell) -> dict[str, Any]:
-    record: dict[str, Any] = {"cell": cell.id, "label": cell.label, "task": cell.task, "seed": cell.seed, "state": cell.state}
+    record: dict[str, Any] = {
+        "cell": cell.id,
+        "label": cell.label,
+        "task": cell.task,
+        "seed": cell.seed,
+        "state": cell.state,
+    }
     record |= {f"group_{key}": value for key, value in cell.group.items()}
     result = cell.result
     record |= {key: result[key] for key in _RESULT_KEYS if result.get(key) is not None}
@@ -47,6 +53,6 @@ def _record(cell: Cell) -> dict[str, Any]:
     for protocol, by_length in result.get("perplexity", {}).items():
         for length, entry in by_length.items():
             record |= {f"{protocol}_{length}_{k}": entry[k] for k in _ENTRY_KEYS if entry.get(k) is not None}
-    for distance, accuracy in zip(result.get("distances", ()), result.get("accuracies", ())):
+    for distance, accuracy in zip(result.get("distances", ()), result.get("accuracies", ()), strict=True):
         record[f"accuracy_{distance}"] = accuracy
     return record

@@ -1,0 +1,1 @@
+"""Studies: grids as data, the runner, the report."""

@@ -1,0 +1,277 @@
+"""A study as data: what is trained, on what, how it is judged. Read from TOML, checked before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from farspan.models.configuration import check_rule
+from farspan.patterns import rules
+from farspan.patterns.matching import match_spec
+from farspan.training import Recipe
+
+_SHIPPED = resources.files("farspan.studies") / "shipped"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Shape(_Table):
+    """The size of the model: the arguments of `FarspanConfig` that a study may set."""
+
+    hidden_size: int = Field(512, ge=1)
+    layers: int = Field(16, ge=1)
+    heads: int = Field(8, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    head_dim: int | None = Field(None, ge=2)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads = {self.kv_heads}, got {self.heads}")
+        if self.head_dim is None and self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
+        return self
+
+
+class Data(_Table):
+    """The text of a language study: see `farspan.data.prepare`."""
+
+    corpus: str = "python-stdlib"
+    vocab_size: int = Field(32768, ge=257)
+    heldout_fraction: float = Field(0.1, gt=0, lt=1)
+    max_train_tokens: int | None = Field(None, ge=1)
+    max_heldout_tokens: int | None = Field(None, ge=2)
+
+
+class Evaluation(_Table):
+    """How the models of a language study are judged."""
+
+    tokens: int = Field(524_289, ge=2, description="held-out tokens scored, from the start of the held-out stream")
+    multiples: list[int] = Field([1, 2, 4, 8], description="evaluation lengths as multiples of the training length")
+    protocols: list[Literal["disjoint", "sliding"]] = ["disjoint", "sliding"]
+
+    @field_validator("multiples")
+    @classmethod
+    def _positive(cls, value: list[int]) -> list[int]:
+        if not value or min(value) < 1:
+            raise ValueError(f"multiples must be one or more integers >= 1, got {value}")
+        return value
+
+
+class Arm(_Table):
+    """One thing to compare. `matrix` lists values of rule arguments; the arm then stands for all their combinations."""
+
+    label: str = Field(min_length=1, description="unique; {name} is replaced by the value of a matrix axis")
+    rule: dict[str, Any]
+    matrix: dict[str, list[Any]] = {}
+    seeds: list[int] | None = Field(None, description="instead of the study's")
+    micro_batch: int | None = Field(None, ge=1, description="instead of the recipe's")
+
+    def expanded(self) -> list[Arm]:
+        """The arms this one stands for."""
+        axes = [[(axis, value) for value in values] for axis, values in self.matrix.items()]
+        return [
+            self.model_copy(
+                update={
+                    "label": self.label.format_map(dict(chosen)),
+                    "rule": {**self.rule, **dict(chosen)},
+                    "matrix": {},
+                }
+            )
+            for chosen in itertools.product(*axes)
+        ]
+
+
+class Language(_Table):
+    """Language models trained alike and tested beyond their training length."""
+
+    model: Shape = Shape()
+    data: Data = Data()
+    recipe: Recipe = Recipe()
+    evaluation: Evaluation = Evaluation()
+    arms: list[Arm] = Field(min_length=1)
+
+
+class Copy(_Table):
+    """The copy probe: one small model per arm and distance (or pair of distances, for the marked copy)."""
+
+    model: Shape
+    recipe: Recipe
+    alphabet: int = Field(16, ge=2)
+    samples: int = Field(128, ge=1, description="fresh sequences that accuracy is measured on")
+    distances: list[int] = []
+    marked: list[tuple[int, int]] = Field([], description="pairs of distances of the marked copy")
+    arms: list[Arm] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.distances and not self.marked:
+            raise ValueError("distances or marked must name something to copy from, got neither")
+        for distance in [*self.distances, *itertools.chain.from_iterable(self.marked)]:
+            if not 1 <= distance < self.recipe.length:
+                raise ValueError(
+                    f"distances must lie in 1..{self.recipe.length - 1} (below recipe.length), got {distance}"
+                )
+        return self
+
+
+class Study(_Table):
+    """A study file. At least one of `language` and `copy` is there."""
+
+    name: str
+    title: str
+    description: str = ""
+    seeds: list[int] = Field([42], min_length=1)
+    threads: int | None = Field(None, ge=1, description="CPU threads of a cell; fixed, because it decides rounding")
+    language: Language | None = None
+    copy_: Copy | None = Field(None, alias="copy")
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.language is None and self.copy_ is None:
+            raise ValueError("a study needs a [language] or a [copy] table, got neither")
+        self.cells()
+        return self
+
+    def cells(self) -> list[Cell]:
+        """Every model the study trains, in the order of the file."""
+        cells: list[Cell] = []
+        for task in (self.language, self.copy_):
+            if task is None:
+                continue
+            arms = [arm for written in task.arms for arm in written.expanded()]
+            labels = [arm.label for arm in arms]
+            for label in labels:
+                if labels.count(label) > 1:
+                    raise ValueError(f"arms must have unique labels, got {label!r} more than once")
+            by_label = {arm.label: arm for arm in arms}
+            for arm in arms:
+                layers = _layer_rules(arm, by_label, task.model.layers, task.recipe.length)
+                for seed in arm.seeds or self.seeds:
+                    cells += _cells_of(task, arm, layers, seed, self.threads)
+        return cells
+
+
+class Cell(_Table):
+    """One model to train: a study's arm, seed and task, with every rule written out."""
+
+    id: str
+    label: str
+    group: dict[str, Any]
+    seed: int
+    task: Literal["language", "shift-copy", "marked-copy"]
+    threads: int | None
+    model: Shape
+    rules: list[dict[str, Any]]
+    recipe: Recipe
+    data: Data | None = None
+    evaluation: Evaluation | None = None
+    alphabet: int | None = None
+    samples: int | None = None
+    distances: list[int] = []
+
+
+def _cells_of(
+    task: Language | Copy, arm: Arm, layers: list[dict[str, Any]], seed: int, threads: int | None
+) -> list[Cell]:
+    recipe = (
+        task.recipe
+        if arm.micro_batch is None
+        else Recipe(**{**task.recipe.model_dump(), "micro_batch": arm.micro_batch})
+    )
+    name = "".join(c if c.isalnum() else "-" for c in arm.label.lower())
+    shared: dict[str, Any] = {
+        "label": arm.label,
+        "group": arm.rule,
+        "seed": seed,
+        "threads": threads,
+        "model": task.model,
+        "rules": layers,
+        "recipe": recipe,
+    }
+    if isinstance(task, Language):
+        return [Cell(id=f"{name}-seed{seed}", task="language", data=task.data, evaluation=task.evaluation, **shared)]
+    shared |= {"alphabet": task.alphabet, "samples": task.samples}
+    shift = [
+        Cell(id=f"copy-{name}-d{d}-seed{seed}", task="shift-copy", distances=[d], **shared) for d in task.distances
+    ]
+    marked = [
+        Cell(id=f"marked-{name}-d{a}-{b}-seed{seed}", task="marked-copy", distances=[a, b], **shared)
+        for a, b in task.marked
+    ]
+    return shift + marked
+
+
+def _layer_rules(arm: Arm, arms: dict[str, Arm], layers: int, length: int) -> list[dict[str, Any]]:
+    """The rule of every layer. `schedule` gives each its alpha; `match` sets the window by another arm's pairs or
+    reach."""
+    rule = dict(arm.rule)
+    try:
+        schedule = rule.pop("schedule", None)
+        bounds = {key: rule.pop(key) for key in ("low", "high") if schedule is not None and key in rule}
+        target, by = rule.pop("match", None), rule.pop("by", "pairs")
+        if target is not None:
+            return _matched(rule, schedule, bounds, arms, target, by, layers, length)
+        written = [rule] * layers if schedule is None else rules.over_depth(rule, schedule, layers, **bounds)
+        for one in written:
+            check_rule(one)
+        return [dict(one) for one in written]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"arm {arm.label!r}: {error}") from None
+
+
+def _matched(
+    rule: dict[str, Any],
+    schedule: str | None,
+    bounds: dict[str, float],
+    arms: dict[str, Arm],
+    target: str,
+    by: str,
+    layers: int,
+    length: int,
+) -> list[dict[str, Any]]:
+    if target not in arms:
+        raise ValueError(f"match must name another arm ({', '.join(arms)}), got {target!r}")
+    if "match" in arms[target].rule:
+        raise ValueError(f"match must name an arm with a rule of its own, got {target!r}, which is matched itself")
+    family = rule.pop("pattern", None)
+    alphas = [1.0] * layers if schedule is None else rules.SCHEDULES[schedule](layers, **bounds)
+    others = _layer_rules(arms[target], arms, layers, length)
+    return [
+        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, **rule)  # type: ignore[arg-type]
+        for other, alpha in zip(others, alphas, strict=True)
+    ]
+
+
+def shipped() -> list[str]:
+    """Names of the studies that come with farspan."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".toml"))
+
+
+def load(study: str | Path) -> Study:
+    """Reads a study: the name of a shipped one, or the path of a TOML file.
+
+    Raises:
+        ValueError: there is none, or the file is wrong; the message names file, key and what is allowed.
+    """
+    if str(study) in shipped():
+        name, text, where = str(study), (_SHIPPED / f"{study}.toml").read_text(), f"{study}.toml"
+    elif Path(study).suffix == ".toml" and Path(study).is_file():
+        name, text, where = Path(study).stem, Path(study).read_text(), str(study)
+    else:
+        raise ValueError(f"study must be one of {', '.join(shipped())} or a TOML file that exists, got {str(study)!r}")
+    try:
+        return Study(name=name, **tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{where} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where}: {key + ': ' if key else ''}{first['msg'].removeprefix('Value error, ')}") from None

@@ -1,0 +1,88 @@
+"""Long inputs: memory linear in the length (F21), and addresses beyond 32 bits (F20)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import farspan
+from farspan import attention, patterns
+
+MEASURE = """
+    import sys, torch
+    from farspan import attention, patterns
+    torch.set_num_threads(1)
+    backward, lengths = sys.argv[1] == "backward", [int(length) for length in sys.argv[2:]]
+
+    def megabytes(field):
+        return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) / 1024
+
+    def run(length):
+        q, k, v = (torch.randn(1, 1, length, 64, requires_grad=backward) for _ in range(3))
+        out = attention(q, k, v, patterns.fibonacci(window=9, alpha=1.5))
+        if backward:
+            out.square().sum().backward()
+
+    run(300)
+    before = megabytes("VmRSS")
+    for length in lengths:
+        run(length)
+        print(megabytes("VmHWM") - before)
+"""
+LENGTHS = (8192, 16384, 65536)
+
+
+@pytest.fixture(scope="module", params=["forward", "backward"])
+def growth(request) -> dict[int, float]:
+    """By how many MB the peak memory of a fresh process has grown when attention has run at each length.
+
+    Not `resource.getrusage`: on Linux its peak includes what the parent held when it started the process.
+    """
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory of a process is read from /proc")
+    # Without this the allocator keeps freed memory, and the peak says little about what was needed at once.
+    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment["PYTHONPATH"] = str(Path(farspan.__file__).parents[1])
+    command = [sys.executable, "-c", textwrap.dedent(MEASURE), request.param, *map(str, LENGTHS)]
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return dict(zip(LENGTHS, map(float, printed.split()), strict=True))
+
+
+@pytest.mark.slow
+def test_65536_tokens_stay_under_512_megabytes(growth):
+    """F21: a T x T map of booleans alone is 4.3 GB."""
+    assert growth[65536] < 512
+
+
+@pytest.mark.slow
+def test_memory_doubles_with_the_length(growth):
+    """F21: times two, not times four."""
+    assert growth[16384] < 2.5 * growth[8192]
+    assert growth[65536] < 4.5 * growth[16384]
+
+
+@pytest.mark.slow
+def test_rows_beyond_two_to_the_31st_element_are_read_right():
+    """F20: the last row sits at element 2,149,548,032. Only the pages touched become resident, 0.5 GB."""
+    rows, stride = 65600, 32768
+    buffer = torch.empty(rows * stride, dtype=torch.bfloat16)
+    x = buffer.as_strided((rows, 16), (stride, 1))
+    x.copy_(torch.randn(rows, 16))
+    assert (rows - 1) * stride > 2**31
+    q, k, v = (x[None, None].detach().requires_grad_() for _ in range(3))
+    out, lse = attention(q, k, v, patterns.sliding_window(4), return_lse=True)
+    small = [x[-4:].clone()[None, None].requires_grad_() for _ in range(3)]
+    expected, expected_lse = attention(*small, patterns.sliding_window(4), return_lse=True, backend="reference")
+    torch.testing.assert_close(out[:, :, -1], expected[:, :, -1])
+    torch.testing.assert_close(lse[:, :, -1], expected_lse[:, :, -1])
+    grads = torch.autograd.grad(out[:, :, -1].sum(), (q, k, v))
+    for grad, grad_small in zip(grads, torch.autograd.grad(expected[:, :, -1].sum(), small), strict=True):
+        one_rounding = torch.finfo(torch.bfloat16).eps * grad_small.abs().max().item()
+        torch.testing.assert_close(grad[:, :, -4:], grad_small, atol=one_rounding, rtol=0)
+        assert not grad[:, :, :-4].any()

@@ -1,0 +1,104 @@
+"""Gradients at every head size, large scores, and narrow dtypes (F13). Tolerances come from fp64, none is invented."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attention_probes import BACKENDS, PATTERNS, Results, assert_same, random_qkv, run, start_of
+
+from farspan import Lines, attention, patterns
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+HEAD_SIZES = [8, 16, 24, 40, 64, 80, 96, 128]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("length", [1, 17, 129])
+@pytest.mark.parametrize("head_dim", HEAD_SIZES)
+def test_gradients_are_those_of_dense_autograd(name, length, head_dim):
+    q, k, v = random_qkv(q_len=length, head_dim=head_dim)
+    assert_same(run("torch", q, k, v, PATTERNS[name]), run("reference", q, k, v, PATTERNS[name]), 1e-10)
+
+
+def assert_as_good_as_the_reference(inputs, support: Lines, **options) -> None:
+    """The fast path strays from fp64 by at most twice what the reference does in the same dtype.
+
+    Where the reference happens to be exact (a single key), the roundings of one sum of D products and of the result
+    are allowed, relative to the largest number.
+    """
+    exact = run("reference", *(x.double() for x in inputs), support, **options)
+    plain = run("reference", *inputs, support, **options)
+    fast = run("torch", *inputs, support, **options)
+    for name, truth, allowed, got in zip(Results._fields, exact, plain, fast, strict=True):
+        assert got.dtype == allowed.dtype
+        assert torch.equal(got.isinf(), truth.isinf()), name
+        read = truth.isfinite()
+        assert got[read].isfinite().all(), name
+        if read.any():
+            rounding = torch.finfo(got.dtype).eps + inputs[0].shape[-1] * torch.finfo(torch.float32).eps
+            error = (got[read].double() - truth[read]).abs().max()
+            bound = 2 * (allowed[read].double() - truth[read]).abs().max()
+            assert error <= bound + rounding * truth[read].abs().max(), name
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("factor", [1, 3, 100])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_large_scores_stay_finite_and_right(name, factor, dtype):
+    """q and k a hundred times too large: finite, and no further from fp64 than the reference in that dtype."""
+    q, k, v = random_qkv(heads=4, kv_heads=2, q_len=129, head_dim=64, dtype=DTYPES[dtype])
+    assert_as_good_as_the_reference((q * factor, k * factor, v), PATTERNS[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [8, 40, 128])
+def test_narrow_dtypes_accumulate_wide(dtype, head_dim):
+    """Packed documents, groups, a long window: the sums of many terms."""
+    inputs = random_qkv(heads=4, kv_heads=2, q_len=300, head_dim=head_dim, dtype=DTYPES[dtype])
+    support = Lines([*range(200), 250], verticals=[0, 1])
+    assert_as_good_as_the_reference(inputs, support, start=start_of(40, 260))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("dtype", "lse_dtype"), [("bf16", torch.float32), ("fp16", torch.float32), ("fp32", torch.float32)])
+def test_outputs_keep_the_dtype_and_lse_is_wide(backend, dtype, lse_dtype):
+    q, k, v = random_qkv(q_len=9, dtype=DTYPES[dtype])
+    out, lse = attention(q, k, v, Lines([0, 1]), return_lse=True, backend=backend)
+    assert (out.dtype, lse.dtype) == (DTYPES[dtype], lse_dtype)
+    assert attention(q.double(), k.double(), v.double(), Lines([0]), return_lse=True, backend=backend)[1].dtype == torch.float64
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("score", [-1e4, 1e4, -60.0, 0.0])
+def test_equal_scores_of_any_size_are_a_mean(backend, score):
+    """F07: real keys with very low scores must not lose to anything that is not a key."""
+    q = torch.tensor([score, 0.0]).expand(1, 1, 150, 2)
+    k = torch.tensor([1.0, 0.0]).expand(1, 1, 150, 2)
+    out = attention(q, k, torch.ones(1, 1, 150, 1), patterns.fibonacci(4), scale=1.0, backend=backend)
+    torch.testing.assert_close(out, torch.ones_like(out), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scale", [0.0, -0.5, 3, 1e-3])
+def test_the_scale_multiplies_the_scores(backend, scale):
+    q, k, v = random_qkv(q_len=70, head_dim=4)
+    scaled = attention(q * scale, k, v, PATTERNS["slashes and verticals"], scale=1.0, backend="reference")
+    out = attention(q, k, v, PATTERNS["slashes and verticals"], scale=scale, backend=backend)
+    torch.testing.assert_close(out, scaled, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_query_without_keys_sends_no_gradient(backend):
+    """F03: not even from the gradient of its lse."""
+    leaves = [x.requires_grad_() for x in random_qkv(q_len=60, dtype=torch.float32)]
+    out, lse = attention(*leaves, Lines([50, 55]), return_lse=True, backend=backend)
+    grads = torch.autograd.grad((out, lse), leaves, (torch.ones_like(out), torch.ones_like(lse)))
+    assert not grads[0][:, :, :50].any()
+    assert grads[0][:, :, 55:].any()
+    assert not grads[1][:, :, 10:].any()
+    assert not grads[2][:, :, 10:].any()
+    assert (grads[2][:, :, :10] != 0).all()

@@ -1,0 +1,134 @@
+"""What the attention tests measure with: the definition of a mask in one line, an oracle, and the probes of cases.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from farspan import Lines, attention, patterns
+
+BACKENDS = ("reference", "torch")
+
+# Every shared test runs over this list: a new pattern is tested by one more line.
+PATTERNS: dict[str, Lines] = {
+    "self": patterns.sliding_window(1),
+    "window": patterns.sliding_window(5),
+    "fibonacci": patterns.fibonacci(window=4, alpha=0.6),
+    "powers": patterns.powers(window=2, alpha=1.5),
+    "far slashes without self": Lines([7, 40, 100]),
+    "verticals": Lines([], verticals=[0, 3, 60]),
+    "window and sinks": Lines(range(6), verticals=[0, 1, 4]),
+    "slashes and verticals": Lines([0, 1, 2, 30, 64], verticals=[0, 33, 40]),
+}
+
+
+def allowed(position: int, slashes: Iterable[int], verticals: Iterable[int] = ()) -> set[int]:
+    """The keys that a query at `position` reads."""
+    return {position - d for d in slashes if d <= position} | {j for j in verticals if j <= position}
+
+
+def mask_by_definition(slashes: Iterable[int], verticals: Iterable[int], q_len: int, k_len: int) -> Tensor:
+    """bool `[q_len, k_len]`, pair by pair."""
+    rows = [allowed(k_len - q_len + row, slashes, verticals) for row in range(q_len)]
+    return torch.tensor([[key in row for key in range(k_len)] for row in rows], dtype=torch.bool).reshape(q_len, k_len)
+
+
+def start_of(*documents: int) -> Tensor:
+    """int64 `[1, T]`: the first position of the document that each token of the packed `documents` belongs to."""
+    return torch.tensor([sum(documents[:n]) for n, length in enumerate(documents) for _ in range(length)])[None]
+
+
+def random_qkv(
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    kv_heads: int = 1,
+    q_len: int,
+    k_len: int | None = None,
+    head_dim: int = 8,
+    value_dim: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q `[B, H, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`."""
+    generator = torch.Generator().manual_seed(seed)
+    k_len = q_len if k_len is None else k_len
+    shapes = (
+        (batch, heads, q_len, head_dim),
+        (batch, kv_heads, k_len, head_dim),
+        (batch, kv_heads, k_len, head_dim if value_dim is None else value_dim),
+    )
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    return q, k, v
+
+
+def oracle(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = None) -> tuple[Tensor, Tensor]:
+    """Attention in fp64 with no trick at all: each query gathers its keys and takes their softmax.
+
+    A query without keys needs no case of its own: an empty sum is 0, and its logarithm -inf.
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    group = q.shape[1] // k.shape[1]
+    out, lse = [], []
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for row, keys in zip(q[b, h], mask.expand(q.shape[0], q.shape[1], -1, -1)[b, h], strict=True):
+                scores = k[b, h // group, keys] @ row * scale
+                out.append(scores.softmax(0) @ v[b, h // group, keys])
+                lse.append(scores.logsumexp(0))
+    return torch.stack(out).reshape(*q.shape[:3], v.shape[3]), torch.stack(lse).reshape(q.shape[:3])
+
+
+class Results(NamedTuple):
+    """Outputs of one call, and the gradients that fixed random gradients of both outputs give."""
+
+    out: Tensor
+    lse: Tensor
+    grad_q: Tensor
+    grad_k: Tensor
+    grad_v: Tensor
+
+
+def differentiate(function: Any, q: Tensor, k: Tensor, v: Tensor) -> Results:
+    """Runs `function(q, k, v) -> (out, lse)` forward and backward; `q, k, v` keep their strides."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    out, lse = function(*leaves)
+    generator = torch.Generator().manual_seed(1)
+    grad_out = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+    grad_lse = torch.randn(lse.shape, generator=generator, dtype=torch.float64).to(lse.dtype)
+    grads = torch.autograd.grad((out, lse), leaves, (grad_out, grad_lse))
+    return Results(out.detach(), lse.detach(), *grads)
+
+
+def run(backend: str | None, q: Tensor, k: Tensor, v: Tensor, support: Lines, **options: Any) -> Results:
+    """`attention` forward and backward on one backend."""
+    return differentiate(
+        lambda q, k, v: attention(q, k, v, support, return_lse=True, backend=backend, **options), q, k, v
+    )
+
+
+def assert_same(actual: Results, expected: Results, tolerance: float) -> None:
+    """Every field within `tolerance` of the other's, in units of its largest number where that is above 1."""
+    for name, a, b in zip(Results._fields, actual, expected, strict=True):
+        finite = b[b.isfinite()].abs()
+        atol = tolerance * max(1.0, finite.max().item()) if finite.numel() else 0.0
+        torch.testing.assert_close(a, b, atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def readout(support: Lines, q_len: int, k_len: int, *, heads: int = 1, batch: int = 1, **options: Any) -> Tensor:
+    """READOUT of cases.md: the weights `[batch, heads, q_len, k_len]` that attention applies when all scores are equal."""
+    q = torch.zeros(batch, heads, q_len, 1, dtype=torch.float64)
+    k = torch.zeros(batch, 1, k_len, 1, dtype=torch.float64)
+    v = torch.eye(k_len, dtype=torch.float64).expand(batch, 1, k_len, k_len)
+    return attention(q, k, v, support, **options)
+
+
+def assert_reads(weights: Tensor, mask: Tensor) -> None:
+    """The READOUT `weights` are 1 / (number of keys) on the keys of `mask` and exactly 0 elsewhere."""
+    assert torch.equal(weights != 0, mask.expand_as(weights))
+    expected = mask.double() / mask.sum(-1, keepdim=True).clamp_min(1)
+    torch.testing.assert_close(weights, expected.expand_as(weights), atol=1e-14, rtol=0)
