@@ -96,7 +96,7 @@ def main() -> None:
             if number:  # the first round warms up
                 seconds[key].append(spent)
     print(
-        f"{options.study}, {length} tokens a window, {ids.numel()} a step, {options.threads} threads, torch {torch.__version__}"
+    print(f"{options.study}: {length} tokens a window, {ids.numel()} a step, {options.threads} threads")
     )
     print(f"{'arm':32}{'tokens/s':>10}{'boolean mask':>14}{'ratio':>8}")
     for label in cells:

@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("farspan")
 
 @pytest.fixture
 def poisoned_memory():
-    """Fresh uninitialised tensors hold NaN (or the largest integer), so an output that is not written fails its test."""
+    """Uninitialised tensors hold NaN (or the largest integer), so an output that is not written fails its test."""
     torch.use_deterministic_algorithms(True)
     assert torch.empty(1).isnan()
     yield

@@ -34,9 +34,7 @@ def direct_dependencies() -> list[Requirement]:
 
 
 def pins() -> dict[str, str]:
-    lines = [
-        line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in ("", "#")
-    ]
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in ("", "#")]
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
 
 
@@ -86,9 +84,7 @@ class Clone:
 
     def make(self, *, too_old=0, no_venv=0, fails_on="no such words", path=None, **variables):
         python = self.folder / "python"
-        python.write_text(
-            FAKE_PYTHON.format(log=self.log, too_old=too_old, no_venv=no_venv, fails_on=fails_on)
-        )
+        python.write_text(FAKE_PYTHON.format(log=self.log, too_old=too_old, no_venv=no_venv, fails_on=fails_on))
         python.chmod(0o755)
         if (self.folder / ".venv/bin").exists():
             shutil.copy(python, self.folder / ".venv/bin/python")
@@ -214,14 +210,11 @@ def build(source: Path, kind: str, **environment: str) -> Path:
     return source / "out" / run.stdout.splitlines()[-1]
 
 
-def data_files() -> set[str]:
-    files = (ROOT / "src").rglob("*")
-    return {
-        str(file.relative_to(ROOT / "src"))
-        for file in files
-        if file.is_file()
-        and file.suffix in (".py", ".pyi", ".typed", ".toml", ".html", ".j2", ".css", ".json")
-    }
+def package_files() -> set[str]:
+    """Modules and data of the package, as paths in a wheel."""
+    files = [file for file in (ROOT / "src").rglob("*") if file.is_file()]
+    compiled = (".pyc", ".so", ".pyd")
+    return {str(file.relative_to(ROOT / "src")) for file in files if file.suffix not in compiled}
 
 
 @pytest.mark.slow
@@ -230,7 +223,7 @@ def test_wheel_holds_the_core_and_all_data_and_no_litter(source):
         pytest.skip("needs a C++ compiler")
     wheel = build(source, "wheel")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert data_files() <= names
+    assert package_files() <= names
     outside = {name for name in names if not name.startswith(("farspan/", "farspan-0.1.0.dist-info/"))}
     assert not outside
     assert [name for name in names if name.endswith((".so", ".pyd"))] == [
@@ -244,10 +237,8 @@ def test_sdist_holds_what_a_build_needs_and_no_litter(source):
     with tarfile.open(build(source, "sdist")) as sdist:
         names = {name.split("/", 1)[1] for name in sdist.getnames()}
     assert {"pyproject.toml", "CMakeLists.txt", "csrc/core.cpp", "LICENSE", "constraints.txt"} <= names
-    assert {f"src/{name}" for name in data_files()} <= names
-    litter = [
-        name for name in names if name.startswith(("runs", ".venv", "build/", "out/")) or name.endswith(".so")
-    ]
+    assert {f"src/{name}" for name in package_files()} <= names
+    litter = [name for name in names if name.startswith(("runs", ".venv", "build/", "out/")) or name.endswith(".so")]
     assert not litter
 
 

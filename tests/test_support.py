@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from attention_probes import PATTERNS, allowed, mask_by_definition, start_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention_probes import PATTERNS, allowed, mask_by_definition, start_of
 from farspan import Lines, patterns
 
 numbers = st.lists(st.integers(0, 30), max_size=8)
@@ -102,6 +102,13 @@ def test_lines_do_not_change_with_the_tensor_they_came_from():
     assert lines == Lines([0, 1])
 
 
+def test_lines_made_under_the_meta_device_hold_their_numbers():
+    """transformers builds models there."""
+    with torch.device("meta"):
+        made = [Lines([0, 2], [1]), Lines([[0], [2]])]
+    assert made == [Lines([0, 2], [1]), Lines([[0], [2]])]
+
+
 @pytest.mark.parametrize(
     "other",
     [Lines([0, 1]), Lines([0, 2], [1]), Lines([0, 1, 2], [0]), Lines([[0, 1], [0, 1]], [0]), "Lines", None],
@@ -134,7 +141,9 @@ def test_repr_is_short_and_says_what_is_read(lines, text):
 
 @given(numbers, numbers, lengths, lengths)
 def test_mask_is_the_definition(slashes, verticals, q_len, k_len):
-    assert torch.equal(Lines(slashes, verticals).mask(q_len, k_len), mask_by_definition(slashes, verticals, q_len, k_len))
+    assert torch.equal(
+        Lines(slashes, verticals).mask(q_len, k_len), mask_by_definition(slashes, verticals, q_len, k_len)
+    )
 
 
 @pytest.mark.parametrize(("window", "offsets"), [(3, ()), (3, (1, 2, 3, 5, 8)), (2, (1, 1, 2, 3)), (1, (0, 4, 30))])
@@ -143,7 +152,7 @@ def test_window_and_offsets_are_those_of_the_cases_reference(window, offsets):
 
     def by_part_c(i):
         keys = set(range(max(0, i - window + 1), i + 1))
-        return keys | {i - o for o in offsets if 0 <= i - o}
+        return keys | {i - o for o in offsets if i - o >= 0}
 
     mask = Lines([*range(window), *offsets]).mask(16, 16)
     assert [set(row.nonzero().flatten().tolist()) for row in mask] == [by_part_c(i) for i in range(16)]

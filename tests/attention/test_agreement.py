@@ -1,9 +1,10 @@
-"""TWO ROUTES (cases.md): the oracle, the reference, the fast path and dense attention give one answer, and one gradient."""
+"""TWO ROUTES (cases.md): oracle, reference, fast path and dense attention give one answer, and one gradient."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+
 from attention_probes import (
     BACKENDS,
     PATTERNS,
@@ -14,7 +15,6 @@ from attention_probes import (
     run,
     start_of,
 )
-
 from farspan import Lines, attention
 from farspan.attention import dense_attention, torch_lines
 from farspan.attention.reference import allowed as reference_mask
@@ -31,7 +31,9 @@ LENGTHS = [1, 2, 3, 5, 7, 17, 31, 33, 63, 65, 127, 129]
 
 
 @names
-@pytest.mark.parametrize(("q_len", "k_len"), [(9, 9), (3, 70), (20, 3)], ids=["square", "cache", "more queries than keys"])
+@pytest.mark.parametrize(
+    ("q_len", "k_len"), [(9, 9), (3, 70), (20, 3)], ids=["square", "cache", "more queries than keys"]
+)
 def test_every_backend_is_the_oracle(name, q_len, k_len):
     support = PATTERNS[name]
     q, k, v = random_qkv(batch=2, heads=2, q_len=q_len, k_len=k_len, head_dim=3, value_dim=5)
@@ -234,7 +236,7 @@ def test_packed_documents_are_the_documents(backend):
 @names
 @pytest.mark.parametrize("length", [33, 129])
 def test_a_row_does_not_depend_on_its_batch_mates(backend, name, length):
-    """F04, F19. Not to the bit: PyTorch's exp2 rounds the last `numel % 8` elements of a tensor otherwise than the rest."""
+    """F04, F19. Not to the bit: PyTorch's exp2 rounds the last `numel % 8` elements of a tensor in its own way."""
     q, k, v = random_qkv(batch=5, heads=4, kv_heads=2, q_len=length, dtype=torch.float32)
     together = run(backend, q, k, v, PATTERNS[name])
     for b in range(5):
@@ -249,9 +251,7 @@ def test_the_order_of_the_lines_does_not_matter(backend):
     q, k, v = random_qkv(q_len=150, dtype=torch.float32)
     slashes, verticals = [0, 1, 5, 40, 60, 100], [2, 30, 77]
     shuffled = Lines(torch.tensor([[60, 1, -1, 100, 5, 40, 0, 1]]), torch.tensor([[77, 2, 30]]))
-    for a, b in zip(
-        run(backend, q, k, v, Lines(slashes, verticals)), run(backend, q, k, v, shuffled), strict=True
-    ):
+    for a, b in zip(run(backend, q, k, v, Lines(slashes, verticals)), run(backend, q, k, v, shuffled), strict=True):
         assert torch.equal(a, b)
 
 

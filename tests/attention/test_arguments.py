@@ -1,12 +1,12 @@
-"""`attention` refuses what does not fit, in one sentence that names the argument, and never runs something else instead."""
+"""`attention` refuses what does not fit, in one sentence that names the argument, and runs nothing else instead."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from attention_probes import random_qkv
 
 import farspan
+from attention_probes import random_qkv
 from farspan import Lines, attention
 from farspan.attention import backends
 
@@ -26,8 +26,18 @@ WRONG = [
     ("v", 1.0, TypeError, "tensor .* got float"),
     ("q", torch.zeros(2, 4, 5, 8, dtype=torch.int64), TypeError, "floating point, got torch.int64"),
     ("k", torch.zeros(2, 2, 7, 8, dtype=torch.bool), TypeError, "floating point, got torch.bool"),
-    ("k", torch.zeros(2, 2, 7, 8, dtype=torch.float64), ValueError, "dtype and device of q, torch.float32 .* got torch.float64"),
-    ("v", torch.zeros(2, 2, 7, 3, dtype=torch.bfloat16), ValueError, "dtype and device of q, torch.float32 .* got torch.bfloat16"),
+    (
+        "k",
+        torch.zeros(2, 2, 7, 8, dtype=torch.float64),
+        ValueError,
+        "dtype and device of q, torch.float32 .* got torch.float64",
+    ),
+    (
+        "v",
+        torch.zeros(2, 2, 7, 3, dtype=torch.bfloat16),
+        ValueError,
+        "dtype and device of q, torch.float32 .* got torch.bfloat16",
+    ),
     ("k", torch.zeros(2, 2, 7, 8, device="meta"), ValueError, "dtype and device of q, .*cpu, got .*meta"),
     ("k", torch.zeros(3, 2, 7, 8), ValueError, r"\[2, Hkv, Tk, 8\] to fit q, got \[3, 2, 7, 8\]"),
     ("k", torch.zeros(2, 2, 7, 9), ValueError, r"\[2, Hkv, Tk, 8\] to fit q, got \[2, 2, 7, 9\]"),
@@ -62,7 +72,9 @@ def shown(value) -> str:
 
 
 @pytest.mark.parametrize(
-    ("argument", "value", "error", "words"), WRONG, ids=[f"{argument} = {shown(value)}" for argument, value, *_ in WRONG]
+    ("argument", "value", "error", "words"),
+    WRONG,
+    ids=[f"{argument} = {shown(value)}" for argument, value, *_ in WRONG],
 )
 def test_what_does_not_fit_is_refused_by_name(argument, value, error, words):
     attention(**GOOD)
@@ -72,12 +84,12 @@ def test_what_does_not_fit_is_refused_by_name(argument, value, error, words):
 
 
 def test_a_head_size_of_zero_is_refused():
-    with pytest.raises(ValueError, match="^q must have a head size of at least 1"):
+    with pytest.raises(ValueError, match=r"^q must have a head size of at least 1"):
         attention(torch.zeros(1, 1, 2, 0), torch.zeros(1, 1, 2, 0), torch.zeros(1, 1, 2, 3), Lines([0]))
 
 
 def test_a_key_head_count_of_zero_is_refused():
-    with pytest.raises(ValueError, match="^q must .* 1 query heads and 0 key heads"):
+    with pytest.raises(ValueError, match=r"^q must .* 1 query heads and 0 key heads"):
         attention(torch.zeros(1, 1, 2, 3), torch.zeros(1, 0, 2, 3), torch.zeros(1, 0, 2, 3), Lines([0]))
 
 

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 import torch
-from attention_probes import BACKENDS, PATTERNS, random_qkv
 
+from attention_probes import BACKENDS, PATTERNS, random_qkv
 from farspan import Lines, attention
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")

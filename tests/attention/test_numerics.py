@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention_probes import BACKENDS, PATTERNS, Results, assert_same, random_qkv, run, start_of
 
+from attention_probes import BACKENDS, PATTERNS, Results, assert_same, random_qkv, run, start_of
 from farspan import Lines, attention, patterns
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -64,12 +64,17 @@ def test_narrow_dtypes_accumulate_wide(dtype, head_dim):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("dtype", "lse_dtype"), [("bf16", torch.float32), ("fp16", torch.float32), ("fp32", torch.float32)])
+@pytest.mark.parametrize(
+    ("dtype", "lse_dtype"), [("bf16", torch.float32), ("fp16", torch.float32), ("fp32", torch.float32)]
+)
 def test_outputs_keep_the_dtype_and_lse_is_wide(backend, dtype, lse_dtype):
     q, k, v = random_qkv(q_len=9, dtype=DTYPES[dtype])
     out, lse = attention(q, k, v, Lines([0, 1]), return_lse=True, backend=backend)
     assert (out.dtype, lse.dtype) == (DTYPES[dtype], lse_dtype)
-    assert attention(q.double(), k.double(), v.double(), Lines([0]), return_lse=True, backend=backend)[1].dtype == torch.float64
+    assert (
+        attention(q.double(), k.double(), v.double(), Lines([0]), return_lse=True, backend=backend)[1].dtype
+        == torch.float64
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention_probes import BACKENDS, PATTERNS, assert_reads, mask_by_definition, readout, start_of
 
+from attention_probes import BACKENDS, PATTERNS, assert_reads, mask_by_definition, readout, start_of
 from farspan import Lines, attention, patterns
 from farspan.attention.torch_lines import _CHUNK
 
@@ -65,7 +65,9 @@ def test_overlapping_offsets_have_equal_weights(backend):
 
 def test_a_key_listed_by_a_slash_and_a_vertical_is_read_once(backend):
     support = Lines([0, 1, 50, 90], verticals=[0, 1, 45, 99])
-    assert_reads(readout(support, 150, 150, backend=backend), mask_by_definition([0, 1, 50, 90], [0, 1, 45, 99], 150, 150))
+    assert_reads(
+        readout(support, 150, 150, backend=backend), mask_by_definition([0, 1, 50, 90], [0, 1, 45, 99], 150, 150)
+    )
 
 
 def test_lse_of_equal_scores_counts_the_keys(backend):

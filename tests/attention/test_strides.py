@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention_probes import BACKENDS, PATTERNS, Results, assert_same, differentiate
 
+from attention_probes import BACKENDS, PATTERNS, Results, assert_same, differentiate
 from farspan import attention
 
 pytestmark = [

@@ -10,9 +10,9 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from report_fixture import LanguageCell, fib, mini_cells, partial_cells, probe_cells, write_study
 
 from farspan.studies.report import build
+from report_fixture import LanguageCell, fib, mini_cells, partial_cells, probe_cells, write_study
 
 HOSTILE = '"><img src=https://evil.example/x.png onerror=alert(1)>'
 FIGURES = {
@@ -150,8 +150,8 @@ def test_a_build_that_dies_leaves_the_old_report_whole(built, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", dies)
-    monkeypatch.setattr("farspan.studies.report.build.language_drawings", lambda *_: [])
-    monkeypatch.setattr("farspan.studies.report.build.probe_rows", lambda *_: [])
+    monkeypatch.setattr("farspan.studies.report.assembly.language_drawings", lambda *_: [])
+    monkeypatch.setattr("farspan.studies.report.assembly.probe_rows", lambda *_: [])
     with pytest.raises(KeyboardInterrupt):
         build(folder)
     assert {path: path.read_bytes() for path in old} == old

@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from farspan.studies.report.claims import Claim, Finding, Verdict, language_claims, probe_claims
+from farspan.studies.report.claims.verdicts import sign_test, wilson
+from farspan.studies.report.compare import Comparer
+from farspan.studies.report.results import read_study
+from farspan.studies.report.rows import language_rows, probe_rows
 from report_fixture import (
     DENSE,
     LanguageCell,
@@ -18,12 +24,6 @@ from report_fixture import (
     probe_cells,
     write_study,
 )
-
-from farspan.studies.report.claims import Claim, Finding, Verdict, language_claims, probe_claims
-from farspan.studies.report.claims.verdicts import sign_test, wilson
-from farspan.studies.report.compare import Comparer
-from farspan.studies.report.results import read_study
-from farspan.studies.report.rows import language_rows, probe_rows
 
 
 def claims_of(folder, cells, shape=None):
@@ -168,7 +168,7 @@ def test_probe_claims_flip_with_the_accuracies(tmp_path):
 def test_direct_reading_is_judged_by_what_layers_read(tmp_path):
     sums = [c for c in probe_cells() if len(c.distances) == 1]
     assert _probe_claims(tmp_path / "a", sums)["probe-direct-reading"].verdict is Verdict.SHOWS
-    turned = [replace(c, accuracies=(1 - c.accuracies[0],)) for c in sums]
+    turned = [replace(c, accuracies=(0.95 if c.accuracies[0] < 0.5 else 0.05,)) for c in sums]
     assert _probe_claims(tmp_path / "b", turned)["probe-direct-reading"].verdict is Verdict.NOT
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_fixture import LanguageCell, fib, mini_cells, paper_cells, write_study
 
 from farspan.studies.report.figures.alpha import alphas
 from farspan.studies.report.figures.canvas import drawing, to_png, to_svg
@@ -18,6 +18,7 @@ from farspan.studies.report.figures.perplexity import draw_perplexity, highlight
 from farspan.studies.report.figures.theme import CSS_VARIABLES, DARK, INLINE, LIGHT
 from farspan.studies.report.results import read_study
 from farspan.studies.report.rows import language_rows
+from report_fixture import LanguageCell, fib, mini_cells, paper_cells, write_study
 
 HOSTILE = 'fib $alpha$ <script>alert("x")</script> & more'
 
@@ -36,7 +37,7 @@ def test_labels_are_spread_in_order_and_kept_inside(wanted, gap):
     placed = spread(wanted, gap, 0, 300)
     by_wish = sorted(range(len(wanted)), key=lambda i: wanted[i])
     positions = [placed[i] for i in by_wish]
-    assert all(b - a >= gap - 1e-6 for a, b in zip(positions, positions[1:], strict=False))
+    assert all(b - a >= gap - 1e-6 for a, b in pairwise(positions))
     assert positions[0] >= -1e-6
     assert positions[-1] <= 300 + 1e-6
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pytest
-from report_fixture import LanguageCell, fib, matched, mini_cells, partial_cells, probe_cells, write_study
 
 from farspan.studies.report.compare import Comparer
 from farspan.studies.report.results import read_study
@@ -17,6 +17,7 @@ from farspan.studies.report.tables.probe import probe_table
 from farspan.studies.report.tables.results_csv import results_csv
 from farspan.studies.report.tables.sliding import sliding_table
 from farspan.studies.report.tables.table import Column, Entry, Table, markdown
+from report_fixture import LanguageCell, fib, matched, mini_cells, partial_cells, probe_cells, write_study
 
 
 def study_of(folder, cells):
@@ -148,9 +149,8 @@ def test_probe_table_marks_what_a_layer_reads(tmp_path):
 def test_a_label_stays_text_in_markdown(label):
     table = Table("t", "T", [Column("model", number=False), Column("n")], [[Entry(label), Entry("1")]])
     line = markdown(table).splitlines()[4]
-    unescaped = [i for i, ch in enumerate(line) if ch == "|" and line[:i].count("\\") % 2 == 0]
+    cells = re.findall(r"((?:\\.|[^|\\])*)\|", line)
+    assert [len(cells), cells[0], cells[2]] == [3, "", " 1 "]
     assert "<" not in line
-    assert line.startswith("| ")
-    assert "](" not in line.replace("\\]", "")
-    assert len(unescaped) >= 2
-    assert line.replace("\\|", "").replace("\\\\", "").count("|") == 3
+    assert re.sub(r"\\(.)", r"\1", cells[1]).strip() == label.replace("<", "&lt;").replace(">", "&gt;")
+    assert not re.search(r"(?<!\\)[*_`\[\]$]", cells[1].replace("\\\\", ""))

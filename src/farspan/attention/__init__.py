@@ -99,7 +99,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
             raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise ValueError(
-                f"{name} must have the dtype and device of q, {q.dtype} on {q.device}, got {tensor.dtype} on {tensor.device}"
+                f"{name} must have the dtype and device of q, {q.dtype} on {q.device},"
+                f" got {tensor.dtype} on {tensor.device}"
             )
     if not isinstance(support, Lines):
         raise TypeError(f"support must be Lines, got {type(support).__name__}")

@@ -38,9 +38,7 @@ class Interval:
     blocks: int
 
 
-def mean_interval(
-    scored: Scored, *, block_length: int | None = None, resamples: int = 2000, seed: int = 0
-) -> Interval:
+def mean_interval(scored: Scored, *, block_length: int | None = None, resamples: int = 2000, seed: int = 0) -> Interval:
     """95 % interval of one model's mean loss. Models must not be compared by it: `compare` is far sharper."""
     blocks = block_starts(len(scored), resolve_block_length([scored], block_length))
     return bootstrap(scored.nll, np.ones(len(scored), dtype=bool), blocks, resamples, seed)
@@ -103,9 +101,7 @@ def resolve_block_length(models: Sequence[Scored], block_length: int | None) -> 
     if block_length is None:
         return max(longest, SHORTEST_BLOCK)
     if block_length < longest:
-        raise ValueError(
-            f"block_length must be at least the evaluation length ({longest}), got {block_length}"
-        )
+        raise ValueError(f"block_length must be at least the evaluation length ({longest}), got {block_length}")
     return block_length
 
 

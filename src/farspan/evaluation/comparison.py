@@ -93,8 +93,7 @@ def compare(
     counted = first.context >= min_context
     if not counted.any():
         raise ValueError(
-            f"min_context must leave tokens to compare; the longest context is {first.context.max()}, "
-            f"got {min_context}"
+            f"min_context must leave tokens to compare; the longest context is {first.context.max()}, got {min_context}"
         )
     return _compare(pairs, counted, block_length, resamples, seed)
 
@@ -216,9 +215,7 @@ def _pairs(a: Arm, b: Arm) -> dict[int, tuple[Scored, Scored]]:
                     f"{len(scored)} tokens at different positions ({name}, seed {number})"
                 )
             if not np.isfinite(scored.nll).all():
-                raise ValueError(
-                    f"nll must be finite, got {scored.nll[~np.isfinite(scored.nll)][0]} in {name}"
-                )
+                raise ValueError(f"nll must be finite, got {scored.nll[~np.isfinite(scored.nll)][0]} in {name}")
     return pairs
 
 

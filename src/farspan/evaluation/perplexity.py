@@ -144,8 +144,7 @@ def _as_stream(tokens: NDArray[np.integer] | Tensor | Sequence[int], vocabulary:
         raise ValueError(f"tokens must be one flat stream [N], got shape {list(stream.shape)}")
     if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < vocabulary:
         raise ValueError(
-            f"tokens must lie in 0..{vocabulary - 1}, the model's vocabulary, "
-            f"got {stream.min()}..{stream.max()}"
+            f"tokens must lie in 0..{vocabulary - 1}, the model's vocabulary, got {stream.min()}..{stream.max()}"
         )
     return stream
 
@@ -194,6 +193,4 @@ def _check_finite(row: NDArray[np.float32], window: Window) -> None:
     finite = np.isfinite(row)
     if not finite.all():
         where = window.first + int(np.argmin(finite))
-        raise ValueError(
-            f"model gave a loss that is not finite ({row[~finite][0]}) at token {where} of the stream"
-        )
+        raise ValueError(f"model gave a loss that is not finite ({row[~finite][0]}) at token {where} of the stream")

@@ -43,9 +43,7 @@ class CopyTask(Dataset[dict[str, Tensor]]):
     Distances do not change the tokens drawn, so cells that differ in distance see the same sequences.
     """
 
-    def __init__(
-        self, distances: Sequence[int], length: int, alphabet: int, size: int, seed: int, split: str
-    ) -> None:
+    def __init__(self, distances: Sequence[int], length: int, alphabet: int, size: int, seed: int, split: str) -> None:
         if length < 2:
             raise ValueError(f"length must be at least 2 tokens, got {length}")
         for distance in distances:
@@ -168,9 +166,7 @@ def copy_loss(logits: Tensor, targets: Tensor) -> Tensor:
     )
 
 
-def accuracy(
-    model: PreTrainedModel, task: CopyTask, *, samples: int = 128, batch_tokens: int = 16_384
-) -> CopyAccuracy:
+def accuracy(model: PreTrainedModel, task: CopyTask, *, samples: int = 128, batch_tokens: int = 16_384) -> CopyAccuracy:
     """How often the likeliest token is right, on `samples` fresh sequences of the task's held-out stream."""
     known = len(embedding_weight(model))
     if known < task.vocab_size:

@@ -85,9 +85,7 @@ def windows(n_tokens: int, length: int, stride: int) -> Iterator[Window]:
     had.
     """
     if n_tokens < 2:
-        raise ValueError(
-            f"n_tokens must be at least 2 because the first token is never scored, got {n_tokens}"
-        )
+        raise ValueError(f"n_tokens must be at least 2 because the first token is never scored, got {n_tokens}")
     if length < 2:
         raise ValueError(f"length must be at least 2 tokens, got {length}")
     if not 1 <= stride <= length - 1:
@@ -117,9 +115,7 @@ def assemble(nll: NDArray[np.floating], length: int, stride: int) -> Scored:
     return Scored(nll, context, position, length, stride)
 
 
-def score_stream(
-    nll_of_window: Callable[[Window], ArrayLike], n_tokens: int, length: int, stride: int
-) -> Scored:
+def score_stream(nll_of_window: Callable[[Window], ArrayLike], n_tokens: int, length: int, stride: int) -> Scored:
     """Score a stream with any model: `nll_of_window(window)` gives `[stop - first]` losses in nats; fp64."""
     nll = np.empty(max(n_tokens - 1, 0), dtype=np.float64)
     for window in windows(n_tokens, length, stride):
@@ -133,9 +129,7 @@ def score_stream(
     return assemble(nll, length, stride)
 
 
-def score_documents(
-    score: Callable[[Document], Scored], documents: Sequence[Document], minimum: int
-) -> DocumentScores:
+def score_documents(score: Callable[[Document], Scored], documents: Sequence[Document], minimum: int) -> DocumentScores:
     """Score separate documents apart; those of fewer than `minimum` tokens are dropped and listed.
 
     `score(tokens)` scores one document, for example `lambda t: score_tokens(model, t, 512)`. For a curve over
@@ -162,9 +156,7 @@ def score_documents(
             positions.append(part.position + offset)
         offset += len(document)
     if not parts:
-        raise ValueError(
-            f"documents must hold one of at least {minimum} tokens, got {len(dropped)} shorter ones"
-        )
+        raise ValueError(f"documents must hold one of at least {minimum} tokens, got {len(dropped)} shorter ones")
     scored = Scored(
         np.concatenate([part.nll for part in parts]),
         np.concatenate([part.context for part in parts]),

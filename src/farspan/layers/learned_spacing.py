@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from farspan.attention import attention
+from farspan.layers.precision import no_autocast
 from farspan.patterns import fibonacci, sliding_window
 from farspan.patterns.arguments import positive
 from farspan.patterns.fibonacci import base
@@ -60,24 +61,21 @@ class LearnedSpacing(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, start: Tensor | None = None
     ) -> Tensor:
-        """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, `start` int `[B, Tq]` or None -> `[B, H, Tq,
-        Dv]`.
+        """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, `start` int `[B, Tq]` or None
+        -> `[B, H, Tq, Dv]`.
 
         Memory is linear in Tq (times the number of rungs). Computes in fp32 (fp64 for fp64 inputs), under autocast
         too. A query without any key gives zeros.
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        near_out, near_lse = attention(q, k, v, self.near, scale=scale, start=start, return_lse=True)
-        if not self.rungs:
-            return near_out
-        with torch.autocast(q.device.type, enabled=False):
-            return self._add_rungs(q, k, v, near_out, near_lse, scale, start)
+        with no_autocast(q.device):
+            near_out, near_lse = attention(q, k, v, self.near, scale=scale, start=start, return_lse=True)
+            return self._add_rungs(q, k, v, near_out, near_lse, scale, start) if self.rungs else near_out
 
     def _add_rungs(
         self, q: Tensor, k: Tensor, v: Tensor, near_out: Tensor, near_lse: Tensor, scale: float, start: Tensor | None
     ) -> Tensor:
-        """Output `[B, H, Tq, Dv]` of the window's output `near_out`, its log-sum-exp `near_lse [B, H, Tq]`, and the
-        rungs."""
+        """`near_out [B, H, Tq, Dv]` and `near_lse [B, H, Tq]`, of the window alone -> `[B, H, Tq, Dv]`, rungs included."""
         q_len, k_len, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
         distance = self.alpha.to(_wide(q)) * torch.tensor(self.sequence, device=q.device)
         lower = distance.detach().floor().long()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from transformers.models.llama.modeling_llama import (
 
 from farspan.attention import attention, dense_attention
 from farspan.layers import LearnedSpacing
+from farspan.layers.precision import no_autocast
 from farspan.models.configuration import FarspanConfig
 from farspan.models.start import start_from_mask
 from farspan.patterns import rules as patterns
@@ -95,10 +96,14 @@ def _attention(
     if output_attentions or module.config.output_attentions:
         raise ValueError("output_attentions must be False: the attention weights are never stored")
     if attention_mask is not None and attention_mask.ndim != 2:
-        raise ValueError(f"attention_mask must be [B, T], of padding, got {list(attention_mask.shape)}: rules decide the pairs")
-    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16; as in SDPA, bf16 it is then.
+        raise ValueError(
+            f"attention_mask must be [B, T], padding only, since the rules decide the pairs, got {list(attention_mask.shape)}"
+        )
+    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16, and would compute the scores in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    return module.attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+    with no_autocast(query.device):
+        out = module.attend(query, key, value, attention_mask, scaling)
+    return out.transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, _attention)
@@ -108,12 +113,14 @@ AttentionMaskInterface.register(NAME, start_from_mask)
 class FarspanRotaryEmbedding(LlamaRotaryEmbedding):
     """Llama's rotary embedding whose frequencies stay in fp32 when the model is cast: in bf16 they are 0.4 % off."""
 
+    inv_freq: Tensor
+    original_inv_freq: Tensor
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FarspanRotaryEmbedding:
-        before = dict(self._buffers)
+        frequencies = self.inv_freq, self.original_inv_freq
         super()._apply(fn, recurse)
-        for name, buffer in self._buffers.items():
-            if buffer.dtype != before[name].dtype:
-                self._buffers[name] = before[name].to(buffer.device)
+        if self.inv_freq.dtype != frequencies[0].dtype:
+            self.inv_freq, self.original_inv_freq = (each.to(self.inv_freq.device) for each in frequencies)
         return self
 
 
@@ -135,9 +142,9 @@ class FarspanPreTrainedModel(LlamaPreTrainedModel):
     """What the models share: the config class, the choice of attention, the initial weights."""
 
     config_class = FarspanConfig
-    _no_split_modules = ["FarspanDecoderLayer"]
+    _no_split_modules: ClassVar[list[str]] = ["FarspanDecoderLayer"]
     # `_attention` returns no weights; recording them would hand out a tuple of None.
-    _can_record_outputs = {"hidden_states": FarspanDecoderLayer}
+    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": FarspanDecoderLayer}
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *_: Any, **__: Any) -> str:
         if attn_implementation not in (None, NAME):
@@ -148,8 +155,7 @@ class FarspanPreTrainedModel(LlamaPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Standard deviation `initializer_range`; projections into the residual stream scaled by (2 * layers) **
-        -0.5."""
+        """Normal with `initializer_range`, projections into the residual stream narrower by (2 * layers) ** -0.5."""
         if getattr(module, "into_residual", False):
             assert self.config.initializer_range is not None
             std = self.config.initializer_range * (2 * self.config.num_hidden_layers) ** -0.5
@@ -164,7 +170,7 @@ class FarspanModel(FarspanPreTrainedModel, LlamaModel):
     """The decoder without a head."""
 
     def __init__(self, config: FarspanConfig) -> None:
-        FarspanPreTrainedModel.__init__(self, config)
+        LlamaPreTrainedModel.__init__(self, config)
         self.padding_idx = config.pad_token_id
         self.vocab_size = config.vocab_size
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, self.padding_idx)
@@ -179,18 +185,20 @@ class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
     """The language model. Its config holds one rule per layer; it runs at any length without editing."""
 
     def __init__(self, config: FarspanConfig) -> None:
-        FarspanPreTrainedModel.__init__(self, config)
+        LlamaPreTrainedModel.__init__(self, config)
         self.model = FarspanModel(config)
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @property
+    def attentions(self) -> list[FarspanAttention]:
+        """The attention of every layer, bottom to top."""
+        return [module for module in self.model.modules() if isinstance(module, FarspanAttention)]
+
     def freeze(self) -> FarspanForCausalLM:
-        """A copy in which every learned spacing is the integer pattern nearest to its alpha, at a static pattern's
-        cost."""
-        config = FarspanConfig(
-            **{**self.config.to_dict(), "rules": [layer.self_attn.frozen for layer in self.model.layers]}
-        )
+        """A copy whose learned spacings are the integer patterns nearest to their alphas, as cheap as static ones."""
+        config = FarspanConfig(**{**self.config.to_dict(), "rules": [each.frozen for each in self.attentions]})
         frozen = FarspanForCausalLM(config).to(self.device, self.dtype)
         weights = {name: value for name, value in self.state_dict().items() if not name.endswith(".spacing.theta")}
         frozen.load_state_dict(weights)

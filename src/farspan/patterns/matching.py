@@ -56,14 +56,12 @@ def match_spec(
             "alpha": slashes[-1] / 2**exponent,
             "reach": 2**exponent + 1,
         }
-    target = pattern.pairs(length, length)
-    rungs = () if family == "sliding_window" else powers(1, alpha, reach).slashes
+    rungs = [] if family == "sliding_window" else powers(1, alpha, reach).slash_table.flatten().tolist()
 
     def pairs(window: int) -> int:
-        candidate = Lines([*range(window), *(r for r in rungs if r >= window)])
-        counted = candidate.pairs(length, length)
-        assert isinstance(counted, int)
-        return counted
+        return int(Lines([*range(window), *(r for r in rungs if r >= window)]).pairs(length, length))
+
+    target = int(pattern.pairs(length, length))
 
     low, high = 1, length
     while low < high:

@@ -149,7 +149,7 @@ def _language(cell: Cell, folder: Path, status: _Status) -> dict[str, Any]:
         progress=status.evaluating,
     )
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **curve.arrays)
+    np.savez_compressed(buffer, allow_pickle=False, **curve.arrays)
     write_atomic(folder / "nll.npz", buffer.getvalue())
     return {
         **_common(cell, model, trained, max(lengths)),
@@ -216,7 +216,7 @@ def _train(
     folder: Path,
     status: _Status,
     model: FarspanForCausalLM,
-    windows: Dataset[dict[str, Tensor]],
+    windows: Dataset[Any],
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Trained:
     """Trains `model` and keeps it, with its tokenizer, in `model/`."""
@@ -248,8 +248,7 @@ def _add_provenance(folder: Path, **more: Any) -> None:
 
 
 def _common(cell: Cell, model: FarspanForCausalLM, trained: Trained, length: int) -> dict[str, Any]:
-    attention = [layer.self_attn for layer in model.model.layers]
-    spacings = [a.spacing for a in attention if a.spacing is not None]
+    spacings = [attention.spacing for attention in model.attentions if attention.spacing is not None]
     alphas = None
     if spacings:
         alphas = {

@@ -13,11 +13,11 @@ from farspan.support import Lines
 def layers(model: FarspanForCausalLM, length: int) -> list[dict[str, Any]]:
     """For each layer: pattern, alpha, and the distances it reads within `length` tokens (none listed for dense)."""
     described = []
-    for layer, lines in zip(model.model.layers, _supports(model, length), strict=True):
-        rule = layer.self_attn.rule
+    for attention, lines in zip(model.attentions, _supports(model, length), strict=True):
+        rule = attention.rule
         dense = rule["pattern"] == "dense"
         reads = [] if dense else [d for d in lines.slash_table.flatten().tolist() if 0 <= d < length]
-        described.append({"pattern": rule["pattern"], "alpha": layer.self_attn.frozen.get("alpha"), "slashes": reads})
+        described.append({"pattern": rule["pattern"], "alpha": attention.frozen.get("alpha"), "slashes": reads})
     return described
 
 
@@ -46,8 +46,7 @@ def cost(model: FarspanForCausalLM, lengths: Sequence[int]) -> dict[str, dict[st
 
 def _supports(model: FarspanForCausalLM, length: int) -> list[Lines]:
     supports = []
-    for layer in model.model.layers:
-        attention = layer.self_attn
+    for attention in model.attentions:
         lines = attention.spacing.reads() if attention.spacing is not None else attention.lines(length)
         supports.append(sliding_window(length) if lines is None else lines)
     return supports

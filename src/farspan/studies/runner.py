@@ -170,22 +170,22 @@ def _run_all(study: Study, root: Path, cells: Sequence[Cell], jobs: int, console
                     running[cell.id] = (cell, process, time.monotonic())
                     bars[cell.id] = progress.add_task(f"  {cell.id}", total=cell.recipe.steps, detail="starting")
                 connection.wait([process.sentinel for _, process, _ in running.values()], timeout=0.5)
-                for cell, process, began in list(running.values()):
+                for cell, worker, began in list(running.values()):
                     state = state_of(cell, _cell_folder(root, study, cell))
-                    if process.is_alive():
+                    if worker.is_alive():
                         progress.update(bars[cell.id], completed=state.step, detail=state.detail)
                         continue
-                    process.join()
+                    worker.join()
                     del running[cell.id]
                     progress.remove_task(bars.pop(cell.id))
                     done += cell.recipe.steps
-                    _say(progress.console, state, process.exitcode, time.monotonic() - began)
+                    _say(progress.console, state, worker.exitcode, time.monotonic() - began)
                 steps = [state_of(cell, _cell_folder(root, study, cell)).step for cell, _, _ in running.values()]
                 progress.update(overall, completed=done + sum(steps))
         finally:
-            for _, process, _ in running.values():
-                process.terminate()
-                process.join()
+            for _, worker, _ in running.values():
+                worker.terminate()
+                worker.join()
 
 
 def _say(console: Console, state: CellState, exitcode: int | None, seconds: float) -> None:

@@ -6,6 +6,7 @@ import itertools
 import tomllib
 from importlib import resources
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -77,6 +78,9 @@ class Arm(_Table):
     def expanded(self) -> list[Arm]:
         """The arms this one stands for."""
         axes = [[(axis, value) for value in values] for axis, values in self.matrix.items()]
+        unknown = {name for _, name, _, _ in Formatter().parse(self.label) if name is not None} - set(self.matrix)
+        if unknown:
+            raise ValueError(f"arm {self.label!r}: {{{', '.join(unknown)}}} is not an axis of its matrix")
         return [
             self.model_copy(
                 update={
@@ -215,7 +219,7 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], layers: int, length: int) -> li
     rule = dict(arm.rule)
     try:
         schedule = rule.pop("schedule", None)
-        bounds = {key: rule.pop(key) for key in ("low", "high") if schedule is not None and key in rule}
+        bounds: dict[str, float] = {key: rule.pop(key) for key in ("low", "high") if schedule and key in rule}
         target, by = rule.pop("match", None), rule.pop("by", "pairs")
         if target is not None:
             return _matched(rule, schedule, bounds, arms, target, by, layers, length)

@@ -23,7 +23,7 @@ class Recipe(BaseModel):
     micro_batch: int = Field(8, ge=1, description="windows in one forward pass on one device")
     learning_rate: float = Field(3e-4, gt=0)
     min_learning_rate: float = Field(0.1, ge=0, le=1, description="where the cosine ends, as a share of learning_rate")
-    warmup_steps: int = Field(300, ge=0)
+    warmup_steps: int | None = Field(None, ge=0, description="300 by default, or a tenth of the steps if that is less")
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     weight_decay: float = Field(0.1, ge=0)
@@ -41,12 +41,17 @@ class Recipe(BaseModel):
             )
         if self.tokens < self.batch_tokens:
             raise ValueError(f"tokens must be at least batch_tokens = {self.batch_tokens}, got {self.tokens}")
-        if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps must be below the number of steps, {self.steps}, got {self.warmup_steps}")
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup_steps must be below the number of steps, {self.steps}, got {self.warmup}")
         if self.save_every % self.log_every:
             # A checkpoint between two lines of metrics would lose the losses since the last one.
             raise ValueError(f"save_every must be a multiple of log_every = {self.log_every}, got {self.save_every}")
         return self
+
+    @property
+    def warmup(self) -> int:
+        """Steps until the learning rate is at its peak."""
+        return min(300, self.steps // 10) if self.warmup_steps is None else self.warmup_steps
 
     @property
     def steps(self) -> int:

@@ -41,7 +41,7 @@ class Trained:
 
 def train(
     model: PreTrainedModel,
-    windows: Dataset[dict[str, Tensor]],
+    windows: Dataset[Any],
     recipe: Recipe,
     folder: Path,
     *,
@@ -79,7 +79,7 @@ def train(
         adam_beta2=recipe.beta2,
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.clip,
-        warmup_steps=recipe.warmup_steps,
+        warmup_steps=recipe.warmup,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": recipe.min_learning_rate},
         optim="adamw_torch_fused",

@@ -108,7 +108,7 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
     svg = re.sub(r'\sid="([^"]+)"', rf' id="{name}-\1"', svg)
     svg = svg.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     svg = svg.replace("xlink:href", "href")
-    svg = re.sub(r"font: ([^;\"]*?) 'DejaVu Sans'[^;\"]*", r"font: \1 var(--sans)", svg)
+    svg = svg.replace("'DejaVu Sans'", "var(--sans)")
     for colour, variable in CSS_VARIABLES.items():
         svg = svg.replace(colour, variable)
     size = re.search(r'viewBox="([^"]+)"', svg)

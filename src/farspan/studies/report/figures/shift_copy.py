@@ -13,6 +13,10 @@ from farspan.studies.report.figures.theme import Theme
 from farspan.studies.report.rows import ProbeRow
 
 SOLVED = 0.9
+_COUNT = 52
+"""Points to the right of the map, for the counts."""
+_WIDEST = 56
+"""Points: a cell is no wider, however few distances there are."""
 
 
 def draw_heat_map(rows: list[ProbeRow], theme: Theme, wide: bool) -> Figure:
@@ -41,7 +45,17 @@ def draw_heat_map(rows: list[ProbeRow], theme: Theme, wide: bool) -> Figure:
             fontweight="bold",
             annotation_clip=False,
         )
-        axes.text(-0.62, y, names[y], va="center", ha="right", fontsize=SMALL, color=theme.ink)
+        axes.annotate(
+            names[y],
+            (-0.5, y),
+            xytext=(-6, 0),
+            textcoords="offset points",
+            va="center",
+            ha="right",
+            fontsize=SMALL,
+            color=theme.ink,
+            annotation_clip=False,
+        )
         if y and row.depth != rows[y - 1].depth:
             axes.plot([-0.5, len(distances) - 0.5], [y - 0.5] * 2, color=theme.muted, linewidth=0.9)
     for x, distance in enumerate(distances):
@@ -80,7 +94,8 @@ def draw_heat_map(rows: list[ProbeRow], theme: Theme, wide: bool) -> Figure:
         color=theme.muted,
     )
     left = max(text_width(figure, name, SMALL) for name in names) + 14
-    place(figure, left=left, right=52, top=top, bottom=26)
+    free = 72 * width - left - _COUNT
+    place(figure, left=left, right=_COUNT + max(0.0, free - _WIDEST * len(distances)), top=top, bottom=26)
     return figure
 
 

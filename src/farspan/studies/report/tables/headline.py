@@ -27,10 +27,10 @@ def headline_table(rows: list[Row], comparer: Comparer) -> Table:
     columns = [
         Column("model", number=False),
         Column("rank"),
-        Column(f"at {train:,}", "pairs a token"),
-        Column("matched", "pairs a token", number=False),
         *(Column(words.multiple(n, train), _PERPLEXITY) for n in lengths),
         Column("change", _PERPLEXITY),
+        Column(f"at {train:,}", "pairs a token"),
+        Column("matched", "pairs a token", number=False),
         Column("perplexity", _BEYOND),
         Column("change", _BEYOND),
         Column("to the best", _DIFFERENCE),
@@ -51,10 +51,10 @@ def headline_table(rows: list[Row], comparer: Comparer) -> Table:
             [
                 Entry(row.label),
                 Entry(by_length[base].rank.get(row.label, words.MISSING)),
-                Entry(words.keys(row.pairs())),
-                entries.budget(row, reference),
                 *marked.values(),
                 Entry(words.change(words.minus(nll[longest], nll[base]))),
+                Entry(words.keys(row.pairs())),
+                entries.budget(row, reference),
                 Entry(words.perplexity(row.nll("disjoint", longest, "beyond_nll"))),
                 entries.beyond(row, comparer),
                 entries.difference(row, best, comparer, base, "best"),
@@ -90,7 +90,7 @@ def _notes(rows: Sequence[Row], reference: Row | None, best: Row | None, base: i
     )
     if best is not None:
         notes.append(
-            f"Differences are at {base:,} tokens; below zero is better than the model named ({best.label} "
+            f"Differences are at {base:,} tokens; below zero is better than the model named ({words.name(best.label)} "
             "is the best), "
             f"{words.APPROX} is a tie."
         )
