@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check lint format clean
+.PHONY: help setup demo picture test check lint format clean
 
 help:
 	@echo "make demo     train and compare the models of the mini study, then write its report (about 15 minutes)"
@@ -45,6 +45,11 @@ setup: $(INSTALLED)
 demo: $(INSTALLED)
 	@$(FARSPAN) study run mini
 	@$(FARSPAN) study report mini
+
+# The picture at the top of the README, from the results of `make demo`.
+picture: $(INSTALLED)
+	@$(FARSPAN) study report mini
+	@cp runs/mini/figures/perplexity.png docs/images/mini.png
 
 test: $(INSTALLED)
 	@echo "farspan: tests, without the slow ones, in $(JOBS) processes"

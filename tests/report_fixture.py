@@ -195,9 +195,8 @@ def write_study(folder: Path, cells: Sequence[LanguageCell | ProbeCell], shape: 
         {
             "name": folder.name,
             "title": "Which spacing, at which depth? The Fibonacci study in miniature",
-            "description": "Small language models that differ only in which keys each layer reads, trained "
-            "on the same "
-            "batches in the same order and tested beyond their training length.",
+            "description": "Small language models that differ only in which keys each layer reads, trained on the "
+            "same batches in the same order and tested beyond their training length.",
             "cells": [
                 {
                     "id": c.id,

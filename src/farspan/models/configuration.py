@@ -1,5 +1,6 @@
 """Configuration of the Llama-family model with one attention rule per layer."""
 
+import copy
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -26,8 +27,8 @@ class FarspanConfig(LlamaConfig):
     and residual projections scaled by (2 * layers) ** -0.5.
 
     Raises:
-        ValueError: a rule is unknown or wrong, their number is not `num_hidden_layers`, or attention dropout is asked
-            for.
+        StrictDataclassError: (of huggingface_hub, as for every config of transformers) a rule is unknown or wrong, their
+            number is not `num_hidden_layers`, or attention dropout is asked for.
     """
 
     model_type = "farspan"
@@ -52,7 +53,7 @@ class FarspanConfig(LlamaConfig):
             self.initializer_range = self.hidden_size**-0.5
         if self.rules is None:
             self.rules = patterns.over_depth({"pattern": "fibonacci", "window": 13}, "stagger", self.num_hidden_layers)
-        self.rules = [dict(rule) for rule in self.rules]
+        self.rules = copy.deepcopy(self.rules)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:

@@ -79,6 +79,13 @@ class FarspanAttention(LlamaAttention):
                 f"layer {self.layer_idx} reads other keys at {k_len} tokens than at {cached}, so a cache from the"
                 " shorter length is wrong: use the powers rule (fixed reach) or generate with use_cache=False"
             )
+        if start is not None and lines.vertical_table.shape[-1]:
+            position = torch.arange(cached, k_len, device=q.device)
+            if ((start > 0) & (start <= position)).any():
+                raise ValueError(
+                    f"the verticals of layer {self.layer_idx} count from the first position of a row, which is padding or"
+                    " another document here: pad on the right, or run the texts one by one"
+                )
         return attention(q, k, v, lines, scale=scale, start=start)
 
 

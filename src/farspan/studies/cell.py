@@ -54,9 +54,9 @@ def run(cell: Cell, folder: Path) -> None:
     if (folder / "result.json").exists():
         return
     settings = cell.model_dump(mode="json")
-    write_once(folder / "config.json", settings)
     status = _Status(folder / "status.json", cell.recipe.steps)
     try:
+        write_once(folder / "config.json", settings)
         (folder / "error.txt").unlink(missing_ok=True)
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)

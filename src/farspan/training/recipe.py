@@ -7,6 +7,8 @@ from typing import Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from farspan import _cpu
+
 
 class Recipe(BaseModel):
     """Everything that decides the weights besides the model and the text. Budgets are tokens, never seconds.
@@ -75,6 +77,6 @@ def precision_here(wanted: Literal["auto", "fp32", "bf16"]) -> tuple[Literal["fp
     if torch.cuda.is_available():
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         return ("bf16", "the GPU multiplies bf16") if fast else ("fp32", "the GPU has no bf16 units")
-    if torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported():
+    if _cpu.bf16_is_fast():
         return "bf16", "the CPU has bf16 instructions"
     return "fp32", "the CPU has no bf16 instructions"

@@ -116,8 +116,8 @@ def _alike(a: Scored, b: Scored | None) -> bool:
 def _same_budget(a: Row, b: Row) -> None:
     if a.train_tokens != b.train_tokens:
         raise NotComparable(
-            f"{a.label} was trained on {_tokens(a)} tokens and {b.label} on {_tokens(b)}, and their losses "
-            "differ for that alone"
+            f"{a.label} was trained on {_tokens(a)} tokens and {b.label} on {_tokens(b)}, and their losses differ for "
+            "that alone"
         )
 
 

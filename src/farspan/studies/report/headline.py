@@ -52,16 +52,14 @@ def caveat(rows: Sequence[Row]) -> str:
     )
     if all(len(row.seeds) == 1 for row in rows):
         return (
-            "One seed a model: intervals cover the sampling of held-out tokens only, not the variance "
-            "between training seeds, "
-            f"which may be larger. No interval is corrected for the number of comparisons. {only_here}"
+            "One seed a model: intervals cover the sampling of held-out tokens only, not the variance between "
+            "training seeds, which may be larger. No interval is corrected for the number of comparisons. "
+            f"{only_here}"
         )
     return (
-        "Where two models share several seeds, intervals cover both the sampling of held-out tokens and the "
-        "variance between "
-        "training seeds; with a single seed they cover token sampling only, not seed variance. No interval "
-        "is corrected for the "
-        f"number of comparisons. {only_here}"
+        "Where two models share several seeds, intervals cover both the sampling of held-out tokens and the variance "
+        "between training seeds; with a single seed they cover token sampling only, not seed variance. No interval "
+        f"is corrected for the number of comparisons. {only_here}"
     )
 
 
@@ -71,9 +69,8 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     budgets = sorted({n for row in rows for n in row.train_tokens})
     if len(budgets) > 1:
         found.append(
-            f"Training budgets differ ({words.joined([f'{n:,}' for n in budgets])} tokens): perplexities "
-            "across them do not compare, "
-            "and no difference across them is judged."
+            f"Training budgets differ ({words.joined([f'{n:,}' for n in budgets])} tokens): perplexities across them "
+            "do not compare, and no difference across them is judged."
         )
     lengths = sorted({row.train_length for row in rows})
     if len(lengths) > 1:
@@ -122,23 +119,23 @@ def _lowest(rows: list[Row], comparer: Comparer, length: int, where: str) -> str
         return ""
     by_label = {row.label: row for row in rows}
 
-    def said(label: str, join: str) -> str:
+    def said(label: str) -> str:
         row = by_label[label]
-        value = words.perplexity(row.nll("disjoint", length))
-        return f"{words.name(label)}{join}{value} with {words.keys(row.pairs(length))} pairs a token"
+        value, pairs = words.perplexity(row.nll("disjoint", length)), words.keys(row.pairs(length))
+        return f"{value} ({pairs} pairs a token)"
+
+    def named(label: str) -> str:
+        return f"{words.name(label)} {said(label)}"
 
     leader, *tied = places[0].labels
     rest = [by_label[label] for place in places[1:] for label in place.labels]
-    sentence = f"{where} {said(leader, ' has the lowest perplexity, ')}"
+    sentence = f"{where} {words.name(leader)} has the lowest perplexity, {said(leader)}"
     if tied:
-        sentence += (
-            f"; {words.joined([said(label, ', ') for label in tied])} {'ties' if len(tied) == 1 else 'tie'} with it"
-        )
-    if by_label[leader].family == "dense":
-        sparse = [row.label for row in rest if row.family != "dense"]
-        sentence += f"; the lowest of the sparse models is {said(sparse[0], ', ')}" if sparse and not tied else ""
-    else:
-        sentence += "".join(f"; {said(row.label, ' reaches ')}" for row in rest if row.family == "dense")
+        sentence += f"; {words.joined([named(t) for t in tied])} {'ties' if len(tied) == 1 else 'tie'} with it"
+    if by_label[leader].family != "dense":
+        sentence += "".join(f"; {words.name(r.label)} reaches {said(r.label)}" for r in rest if r.family == "dense")
+    elif not tied and rest:
+        sentence += f"; the lowest of the sparse models is {named(rest[0].label)}"
     return f"{sentence}."
 
 
@@ -149,20 +146,15 @@ def _beyond(rows: list[Row], comparer: Comparer) -> list[str]:
             shifts.append((comparer.beyond(row).difference, row))
         except NotComparable:
             continue
-    dense = [f"{words.name(row.label)} {words.change(shift)}" for shift, row in shifts if row.family == "dense"]
-    sparse = sorted((shift, row.label) for shift, row in shifts if row.family != "dense")
-    parts = list(dense)
-    if len(sparse) == 1:
-        parts.append(f"{words.name(sparse[0][1])} {words.change(sparse[0][0])}")
-    elif sparse:
+    parts = [f"{words.name(row.label)} {words.change(shift)}" for shift, row in shifts if row.family == "dense"]
+    sparse = sorted((shift, words.name(row.label)) for shift, row in shifts if row.family != "dense")
+    if sparse:
         (low, first), (high, last) = sparse[0], sparse[-1]
-        parts.append(
-            f"the sparse models between {words.change(low)} ({words.name(first)}) and {words.change(high)} "
-            f"({words.name(last)})"
-        )
-    if not parts:
-        return []
-    return [f"Text beyond the training length changes perplexity by: {'; '.join(parts)}."]
+        if words.change(low) == words.change(high):
+            parts.append(f"{first if len(sparse) == 1 else 'every sparse model'} {words.change(low)}")
+        else:
+            parts.append(f"the sparse models from {words.change(low)} ({first}) to {words.change(high)} ({last})")
+    return [f"Text beyond the training length changes perplexity by: {'; '.join(parts)}."] if parts else []
 
 
 def _probe(probes: list[ProbeRow]) -> str:

@@ -71,10 +71,8 @@ class Book:
                 continue
             short = f"{words.name(row.label)} {words.change(shift.difference)}"
             text = (
-                f"{words.name(row.label)}: perplexity {words.change(shift.difference)} beyond "
-                f"{row.train_length:,} "
-                "tokens, "
-                f"{measured(shift)}."
+                f"{words.name(row.label)}: perplexity {words.change(shift.difference)} beyond {row.train_length:,} "
+                f"tokens, {measured(shift)}."
             )
             findings.append(Finding(verdict(shift, COLLAPSE), text, short, shift.difference))
         return tuple(findings)
@@ -101,10 +99,8 @@ class Book:
         _, a, b = min(gaps, key=lambda gap: gap[0])
         return (
             untested(
-                "No finished pair of cells reads the same number of keys; the nearest are "
-                f"{words.name(a.label)} with {words.keys(a.pairs())} and {words.name(b.label)} with "
-                f"{words.keys(b.pairs())} pairs a "
-                "token."
+                f"No finished pair of cells reads the same number of keys; the nearest are {words.name(a.label)} with "
+                f"{words.keys(a.pairs())} and {words.name(b.label)} with {words.keys(b.pairs())} pairs a token."
             ),
         )
 
@@ -128,7 +124,6 @@ def _versus(a: Row, b: Row, comparison: Comparison) -> str:
         f"{words.name(a.label)} is better" if high < 0 else f"{words.name(b.label)} is better" if low > 0 else "a tie"
     )
     return (
-        f"{words.name(a.label)} {words.perplexity(nll_a)}, {words.name(b.label)} {words.perplexity(nll_b)} "
-        f"({pairs}): {outcome}, "
-        f"{measured(comparison)}."
+        f"{words.name(a.label)} {words.perplexity(nll_a)}, {words.name(b.label)} {words.perplexity(nll_b)} ({pairs}): "
+        f"{outcome}, {measured(comparison)}."
     )

@@ -34,11 +34,9 @@ def gain_is_early_tokens(book: Book) -> Claim:
     return Claim(
         "gain-is-early-tokens",
         "Where perplexity improves with evaluation length, it is the early-token effect and no use of longer context",
-        "Longer non-overlapping windows have fewer tokens with little context, which lowers perplexity by "
-        "itself. Shows "
-        f"if perplexity falls with length while tokens beyond the training length gain less than {TIE} nats "
-        "over the "
-        "same tokens read from within it; does not show if there is no fall, or if all of the interval is a "
+        "Longer non-overlapping windows have fewer tokens with little context, which lowers perplexity by itself. "
+        f"Shows if perplexity falls with length while tokens beyond the training length gain less than {TIE} nats "
+        "over the same tokens read from within it; does not show if there is no fall, or if all of the interval is a "
         "gain.",
         tuple(findings) or book.missing(*kinds),
     )
@@ -48,8 +46,7 @@ def _early_tokens(row: Row, comparer: Comparer) -> Finding:
     gain, beyond = comparer.gain_with_length(row), comparer.beyond(row)
     unit, longest = row.train_length, row.longest or row.train_length
     start = (
-        f"{words.name(row.label)}: from {unit:,} to {longest:,} tokens the non-overlapping perplexity "
-        "changes by "
+        f"{words.name(row.label)}: from {unit:,} to {longest:,} tokens the non-overlapping perplexity changes by "
         f"{words.change(gain.difference)}, {measured(gain)}"
     )
     falls = is_below(gain)
@@ -61,17 +58,14 @@ def _early_tokens(row: Row, comparer: Comparer) -> Finding:
     expected = _expected_change(row)
     if expected is not None:
         start += (
-            f". Had the loss beyond {unit:,} tokens of context stayed at its mean between {unit // 2:,} and "
-            f"{unit:,}, "
+            f". Had the loss beyond {unit:,} tokens of context stayed at its mean between {unit // 2:,} and {unit:,}, "
             f"the change would be {words.change(expected)}"
         )
     return Finding(
         is_no_lower(beyond) if falls is Verdict.SHOWS else Verdict.UNDECIDED,
         f"{start}. Tokens beyond the training length against the same tokens read from within it: {measured(beyond)}.",
-        f"{words.name(row.label)} {words.change(gain.difference)} with length, "
-        f"{words.change(beyond.difference)} beyond "
-        "the "
-        "training length",
+        f"{words.name(row.label)} {words.change(gain.difference)} with length, {words.change(beyond.difference)} "
+        "beyond the training length",
         beyond.difference,
     )
 

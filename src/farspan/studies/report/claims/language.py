@@ -20,8 +20,7 @@ _AT_TRAINING_LENGTH = "Compared at the training length, non-overlapping windows,
 _BETTER = _AT_TRAINING_LENGTH + "Shows if the whole interval of the difference is below zero."
 _EQUAL_PAIRS = f" Pairs count as equal within {share(MATCHED)}."
 _BEYOND = (
-    "Tokens with at least a training length of context in the longest non-overlapping windows, against the "
-    "same "
+    "Tokens with at least a training length of context in the longest non-overlapping windows, against the same "
     "tokens in sliding windows of the training length. "
 )
 
@@ -67,9 +66,8 @@ def _learned_no_better(book: Book) -> Claim:
     return Claim(
         "learned-no-better",
         "Learning alpha is no better than staggering it",
-        f"{_AT_TRAINING_LENGTH}Shows if the interval rules out that learning is better by {TIE} nats or "
-        "more, and does "
-        "not show if all of it says that learning is better. A learned rung reads two keys while it trains.",
+        f"{_AT_TRAINING_LENGTH}Shows if the interval rules out that learning is better by {TIE} nats or more, and "
+        "does not show if all of it says that learning is better. A learned rung reads two keys while it trains.",
         book.judge(book.same_window(_LEARNED, _STAGGER), is_no_lower) or book.missing(_LEARNED, _STAGGER),
     )
 

@@ -21,8 +21,7 @@ def learned_stays(book: Book) -> Claim:
     return Claim(
         "learned-stays",
         "A learned alpha hardly moves from where it starts",
-        f"Shows if no layer's alpha moved by {MOVED} or more in any seed, a tenth of the 0.5 that a stagger "
-        "spans on "
+        f"Shows if no layer's alpha moved by {MOVED} or more in any seed, a tenth of the 0.5 that a stagger spans on "
         "either side of 1.",
         findings or book.missing(learned),
     )
@@ -38,9 +37,7 @@ def _movement(row: Row) -> Finding:
     most, layer, start, end = max(moves)
     mean = fmean(move for move, *_ in moves)
     text = (
-        f"{words.name(row.label)}: the largest move is {most:.3f} (layer {layer}, {start:.3f} to "
-        f"{end:.3f}), the mean "
-        "move "
-        f"{mean:.3f}, over {words.plural(len(moves), 'layer')} in {words.plural(len(row.cells), 'seed')}."
+        f"{words.name(row.label)}: the largest move is {most:.3f} (layer {layer}, {start:.3f} to {end:.3f}), the mean "
+        f"move {mean:.3f}, over {words.plural(len(moves), 'layer')} in {words.plural(len(row.cells), 'seed')}."
     )
     return Finding(Verdict.SHOWS if most < MOVED else Verdict.NOT, text, f"{words.name(row.label)} {most:.3f}", most)

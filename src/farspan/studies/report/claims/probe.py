@@ -26,9 +26,8 @@ def _dense_solves(rows: list[ProbeRow]) -> Claim:
     return Claim(
         "probe-dense-solves",
         "The task can be learned at this budget: dense attention copies from every distance",
-        f"A control. Shows if dense attention passes {SOLVED} at every distance; if not, a pattern's "
-        "failure may be the "
-        "training budget's.",
+        f"A control. Shows if dense attention passes {SOLVED} at every distance; if not, a pattern's failure may be "
+        "the training budget's.",
         tuple(findings) or (Finding(Verdict.UNTESTED, "No finished dense cell in this probe."),),
     )
 
@@ -43,9 +42,8 @@ def _stagger_beats_fixed(rows: list[ProbeRow]) -> Claim:
     return Claim(
         "probe-stagger-beats-fixed",
         "A staggered alpha copies from more distances than a fixed one",
-        f"Counts distances passed (accuracy above {SOLVED}) by one and not the other. Shows if an exact "
-        "two-sided sign test "
-        f"gives p < {SURE}.",
+        f"Counts distances passed (accuracy above {SOLVED}) by one and not the other. Shows if an exact two-sided "
+        f"sign test gives p < {SURE}.",
         tuple(findings)
         or (Finding(Verdict.UNTESTED, "No depth has both a finished staggered and a finished fixed cell."),),
     )
@@ -59,10 +57,9 @@ def _paired(a: ProbeRow, b: ProbeRow) -> Finding:
     verdict = Verdict.UNDECIDED if p >= SURE else Verdict.SHOWS if only_a > only_b else Verdict.NOT
     return Finding(
         verdict,
-        f"Depth {a.depth}: {words.name(a.label)} copies from {len(ours)} and {words.name(b.label)} from "
-        f"{len(theirs)} of "
-        f"{words.plural(len(both), 'distance')}; {only_a} only by the former, {only_b} only by the latter "
-        f"(sign test p = {p:.3f}).",
+        f"Depth {a.depth}: {words.name(a.label)} copies from {len(ours)} and {words.name(b.label)} from {len(theirs)} "
+        f"of {words.plural(len(both), 'distance')}; {only_a} only by the former, {only_b} only by the latter (sign "
+        f"test p = {p:.3f}).",
         f"{words.name(a.label)} {len(ours)} and {words.name(b.label)} {len(theirs)} at depth {a.depth}",
         only_a - only_b,
     )
@@ -78,9 +75,8 @@ def _direct_reading(rows: list[ProbeRow]) -> Claim:
                 tally[1] += 1
     statement = "What a model copies from is what some layer reads directly, rarely a sum over several layers"
     rule = (
-        f"Over all sparse cells: the share of distances passed (above {SOLVED}) among those some layer "
-        "reads directly and "
-        "among the rest. Shows if the 95 % (Wilson) interval of the first lies above that of the second."
+        f"Over all sparse cells: the share of distances passed (above {SOLVED}) among those some layer reads directly "
+        "and among the rest. Shows if the 95 % (Wilson) interval of the first lies above that of the second."
     )
     (hit, direct), (reached, rest) = counts[True], counts[False]
     if not direct or not rest:
@@ -94,8 +90,7 @@ def _direct_reading(rows: list[ProbeRow]) -> Claim:
     (low_a, high_a), (low_b, high_b) = wilson(hit, direct), wilson(reached, rest)
     verdict = Verdict.SHOWS if low_a > high_b else Verdict.NOT if high_a < low_b else Verdict.UNDECIDED
     text = (
-        f"Read directly: {hit} of {direct} passed ({words.share(low_a)} to {words.share(high_a)}); not read "
-        f"directly: {reached} of {rest} "
-        f"({words.share(low_b)} to {words.share(high_b)})."
+        f"Read directly: {hit} of {direct} passed ({words.share(low_a)} to {words.share(high_a)}); not read directly: "
+        f"{reached} of {rest} ({words.share(low_b)} to {words.share(high_b)})."
     )
     return Claim("probe-direct-reading", statement, rule, (Finding(verdict, text),))

@@ -38,16 +38,14 @@ _PROTOCOLS = {
     "disjoint": (
         "perplexity-vs-length",
         "Perplexity against evaluation length",
-        "Non-overlapping windows, as in the paper: longer windows have fewer tokens with little context, "
-        "which alone lowers "
-        "perplexity.",
+        "Non-overlapping windows, as in the paper: longer windows have fewer tokens with little context, which alone "
+        "lowers perplexity.",
     ),
     "sliding": (
         "perplexity-sliding",
         "Perplexity against evaluation length, sliding windows",
-        "Half-overlapping windows: nearly every token keeps at least half a window of context, so the early "
-        "tokens of a "
-        "window count for little.",
+        "Half-overlapping windows: nearly every token keeps at least half a window of context, so the early tokens "
+        "of a window count for little.",
     ),
 }
 
@@ -67,8 +65,8 @@ def _perplexity(rows: list[Row], protocol: str) -> Drawing | None:
         title,
         f"Line chart of perplexity against evaluation length, training length {rows[0].train_length}. "
         f"{'; '.join(points)}.",
-        f"{says} Logarithmic axes; numbers are perplexities at the longest length, an arrow marks a line "
-        "that leaves the axis." + (f" Thin lines are the {left} other models." if left else ""),
+        f"{says} Logarithmic axes; numbers are perplexities at the longest length, an arrow marks a line that leaves "
+        "the axis." + (f" Thin lines are the {left} other models." if left else ""),
         partial(draw_perplexity, rows, protocol),
     )
 
@@ -110,9 +108,8 @@ def _schedules(rows: list[Row]) -> Drawing:
         "schedules",
         "What each layer reads",
         f"Small charts of the distances each layer reads, layers downward. {reads}.",
-        "Layers downward, distance from the query to the right (logarithmic): a bar is the window, a tick "
-        "one distance beyond "
-        f"it. The dotted line is the training length.{note}",
+        "Layers downward, distance from the query to the right (logarithmic): a bar is the window, a tick one "
+        f"distance beyond it. The dotted line is the training length.{note}",
         partial(draw_schedules, schedules, evaluated_lengths(rows)[-1], rows[0].train_length),
     )
 
@@ -147,8 +144,7 @@ def _training(rows: list[Row]) -> Drawing | None:
         "training-loss",
         "Training loss",
         f"Line chart of training loss against training tokens. At the end: {ends}.",
-        "Loss on the training batches, first seed, averaged over short stretches; all models see the same "
-        "batches in the same "
-        "order. The steep start is cut off.",
+        "Loss on the training batches, first seed, averaged over short stretches; all models see the same batches in "
+        "the same order. The steep start is cut off.",
         partial(draw_training, curves),
     )

@@ -26,7 +26,6 @@ from farspan.studies.report.figures.labels import EndLabel, end_labels
 from farspan.studies.report.figures.theme import Theme, line_styles
 from farspan.studies.report.rows import Row
 
-
 SETTLED = 8
 """Tokens of context: with fewer, losses are so high that they would flatten all others."""
 
@@ -65,7 +64,7 @@ def draw_position_loss(profiles: list[Profile], theme: Theme, wide: bool) -> Fig
     axes.yaxis.set_major_locator(MaxNLocator(6))
     settled = [y for p in profiles for x, y in zip(p.centres, p.value, strict=True) if x >= SETTLED]
     if settled:
-        low, high = min(settled), max(settled)
+        low, high = min(y for p in profiles for y in p.value), max(settled)
         axes.set_ylim(low - 0.05 * (high - low), high + 0.15 * (high - low))
     widest = max((text_width(figure, label.text, SMALL) for label in labels), default=0)
     place(figure, left=38, right=widest + 18, top=34, bottom=36)

@@ -24,8 +24,7 @@ def probe_drawing(rows: list[ProbeRow], task: str) -> Drawing:
         task,
         _TITLES[task],
         f"Heat map of copy accuracy, models by distance. {'; '.join(counts)}.",
-        "Accuracy by distance, the fuller the colour the higher. A dot marks a distance that some layer "
-        "reads directly, without "
-        "adding up several layers. The last column counts distances above 0.9.",
+        "Accuracy by distance, the fuller the colour the higher. A dot marks a distance that some layer reads "
+        "directly, without adding up several layers. The last column counts distances above 0.9.",
         partial(draw_heat_map, rows),
     )

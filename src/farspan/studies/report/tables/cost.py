@@ -37,7 +37,6 @@ def cost_table(rows: list[Row]) -> Table:
     ]
     note = (
         "FLOPs are counted for the forward pass of all layers. Times were taken on the machine named under "
-        "Provenance, "
-        "which may have been shared."
+        "Provenance, which may have been shared."
     )
     return Table("cost", "What each model costs", columns, body, [note])

@@ -13,7 +13,7 @@ from farspan.studies.report.tables.table import Column, Entry, Table
 
 _PERPLEXITY = "perplexity, non-overlapping windows"
 _BEYOND = "beyond training length"
-_DIFFERENCE = "difference in nats, 95 % interval"
+_DIFFERENCE = "difference in nats"
 
 
 def headline_table(rows: list[Row], comparer: Comparer) -> Table:
@@ -75,31 +75,25 @@ def _notes(rows: Sequence[Row], reference: Row | None, best: Row | None, base: i
     train = rows[0].train_length
     several = any(len(row.seeds) > 1 for row in rows)
     notes = [
-        "Perplexity is the exponential of the loss averaged over held-out "
-        f"tokens{' and seeds' if several else ''}. Bold is "
-        f"the lowest and those that tie with it ({words.APPROX}): their paired interval to it holds zero. "
-        f"Ranks are at {base:,} "
-        "tokens; '1=' is such a tie."
+        f"Perplexity is the exponential of the loss averaged over held-out tokens{' and seeds' if several else ''}. "
+        f"Bold is the lowest and those that tie with it ({words.APPROX}): their paired interval to it holds zero. "
+        f"Ranks are at {base:,} tokens; '1=' is such a tie."
     ]
     if several:
         notes.append(f"The range under the perplexity at {base:,} tokens is that of the seeds.")
     notes.append(
-        f"'Beyond training length' takes only tokens with at least {train:,} tokens of context, in windows "
-        f"of {longest:,}; its "
-        "change is against the same tokens read from within the training length (sliding windows)."
+        f"'Beyond training length' takes only tokens with at least {train:,} tokens of context, in windows of "
+        f"{longest:,}; its change is against the same tokens read from within the training length (sliding windows)."
     )
     if best is not None:
         notes.append(
             f"Differences are at {base:,} tokens; below zero is better than the model named ({words.name(best.label)} "
-            "is the best), "
-            f"{words.APPROX} is a tie."
+            f"is the best), {words.APPROX} is a tie."
         )
     if reference is not None:
         notes.append(
-            f"Pairs count as matched within {words.share(MATCHED)} of {words.name(reference.label)} at the "
-            "training "
-            "length; where they "
-            "are not, a difference in perplexity may be the budget's."
+            f"Pairs count as matched within {words.share(MATCHED)} of {words.name(reference.label)} at the training "
+            "length; where they are not, a difference in perplexity may be the budget's."
         )
     if len({len(row.seeds) for row in rows}) > 1:
         notes.append("Models have unequal numbers of seeds; paired differences use the seeds that both have.")

@@ -35,12 +35,10 @@ def sliding_table(rows: list[Row], comparer: Comparer) -> Table | None:
         ", ".join(_context(rows, protocol, n) for n in lengths) for protocol in ("sliding", "disjoint")
     )
     notes = [
-        "Windows start every half length, so every token but the first few keeps at least half a window of "
-        "context. Mean "
-        f"context in tokens at {', '.join(f'{n:,}' for n in lengths)}: {sliding} sliding; {disjoint} "
+        "Windows start every half length, so every token but the first few keeps at least half a window of context. "
+        f"Mean context in tokens at {', '.join(f'{n:,}' for n in lengths)}: {sliding} sliding; {disjoint} "
         "non-overlapping.",
-        "Both protocols score the same held-out tokens, once each. Bold is the lowest and those that tie "
-        "with it "
+        "Both protocols score the same held-out tokens, once each. Bold is the lowest and those that tie with it "
         f"({words.APPROX}).",
     ]
     return Table("sliding", "The same with sliding windows", columns, body, notes)

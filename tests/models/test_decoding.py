@@ -1,0 +1,172 @@
+"""With a cache, token by token or in pieces, a model says what it says without one (F16, F17)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from farspan.models import FarspanConfig, FarspanForCausalLM
+
+RULES = {
+    "dense": [{"pattern": "dense"}] * 2,
+    "window": [{"pattern": "sliding_window", "window": 8}] * 2,
+    "fibonacci": [{"pattern": "fibonacci", "window": 3, "alpha": 0.7}] * 2,
+    "powers": [{"pattern": "powers", "window": 3, "alpha": 1.3, "reach": 64}] * 2,
+    "verticals": [{"pattern": "lines", "slashes": [0, 1, 13], "verticals": [0, 2]}] * 2,
+    "lines per head": [{"pattern": "lines", "slashes": [[0, 1, 2], [0, 5], [0, 13], [2, 15]]}] * 2,
+    "learned": [{"pattern": "learned_spacing", "window": 3}] * 2,
+    "window, then 13 back": [{"pattern": "sliding_window", "window": 8}, {"pattern": "lines", "slashes": [0, 13]}],
+    "one of each": [
+        {"pattern": "learned_spacing", "window": 2},
+        {"pattern": "dense"},
+        {"pattern": "powers_grown", "window": 2},
+        {"pattern": "sliding_window", "window": 4},
+    ],
+}
+EVERY_RULE = pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+# Verticals count from the first position of a row, so they refuse padding there (tests/models/test_masks.py).
+LEFT_PADDABLE = {name: rules for name, rules in RULES.items() if name != "verticals"}
+EVERY_LEFT_PADDABLE_RULE = pytest.mark.parametrize("rules", LEFT_PADDABLE.values(), ids=LEFT_PADDABLE)
+GROWN = {"pattern": "powers_grown", "window": 3}
+
+
+def tiny(rules, trained=64):
+    torch.manual_seed(0)
+    shape = dict(vocab_size=64, hidden_size=32, num_attention_heads=4, num_key_value_heads=2)
+    config = FarspanConfig(**shape, num_hidden_layers=len(rules), rules=rules, max_position_embeddings=trained)
+    model = FarspanForCausalLM(config).eval()
+    for each in model.attentions:
+        if each.spacing is not None:
+            each.spacing.theta.data.fill_(0.3)
+    return model
+
+
+def tokens(length, batch=1):
+    return torch.randint(1, 64, (batch, length), generator=torch.Generator().manual_seed(0))
+
+
+def in_pieces(model, ids, pieces, mask=None):
+    """Logits of `ids` given to the model piece by piece, with one cache."""
+    cache, logits, done = DynamicCache(config=model.config), [], 0
+    for piece in pieces:
+        seen = done + piece
+        some = None if mask is None else mask[:, :seen]
+        with torch.no_grad():
+            logits.append(model(ids[:, done:seen], cache=cache, attention_mask=some).logits)
+        done = seen
+        assert cache.get_seq_length() == done
+    return torch.cat(logits, 1)
+
+
+def assert_close(a, b):
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+PIECES = {
+    "token by token": [1] * 20,
+    "prefill 6, decode to 12": [6] + [1] * 6,
+    "prefill 2, decode to 20": [2] + [1] * 18,
+    "prefill 8": [8, 1, 1, 1],
+    "prefill 9": [9, 1, 1, 1],
+    "prefill 16": [16, 1, 1, 1],
+    "chunks 5, 1, 11": [5, 1, 11],
+    "chunks 3, 20, 2, 7": [3, 20, 2, 7],
+}
+
+
+@EVERY_RULE
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+def test_pieces_give_the_logits_of_the_whole(rules, pieces):
+    model = tiny(rules)
+    ids = tokens(sum(pieces), batch=2)
+    assert_close(in_pieces(model, ids, pieces), model(ids).logits)
+
+
+@EVERY_LEFT_PADDABLE_RULE
+@pytest.mark.parametrize("pieces", [[12] + [1] * 12, [5, 14, 5]], ids=["decode", "chunks"])
+def test_left_padded_pieces_give_the_logits_of_each_text_alone(rules, pieces):
+    """F17: a batch that runs past its window, with padding at its left edge."""
+    model = tiny(rules)
+    ids = tokens(24, batch=3)
+    mask = torch.ones(3, 24, dtype=torch.int64)
+    mask[1, :9], mask[2, :3] = 0, 0
+    logits = in_pieces(model, ids, pieces, mask)
+    for row, padding in enumerate((0, 9, 3)):
+        assert_close(logits[row, padding:], model(ids[row : row + 1, padding:]).logits[0])
+
+
+def test_the_cache_keeps_what_an_upper_layer_reads():
+    """F17: the window of layer 0 is full, and layer 1 still finds the key 13 back at its true position."""
+    model, ids = tiny(RULES["window, then 13 back"]), tokens(30)
+
+    def last_logits(layer=0, changed=slice(0, 0)):
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :29], cache=cache)
+        assert [each.keys.shape[2] for each in cache.layers] == [29, 29]
+        cache.layers[layer].keys[:, :, changed] += 1
+        cache.layers[layer].values[:, :, changed] += 1
+        return model(ids[:, 29:], cache=cache).logits
+
+    expected = last_logits()
+    assert_close(expected, model(ids).logits[:, 29:])
+    for layer, unread in ((0, slice(0, 22)), (1, slice(0, 16)), (1, slice(17, 29))):
+        assert torch.equal(last_logits(layer, unread), expected)
+    for layer, read in ((0, slice(22, 23)), (1, slice(16, 17))):
+        assert not torch.equal(last_logits(layer, read), expected)
+
+
+@EVERY_RULE
+def test_greedy_generation_with_a_cache_is_recomputation(rules):
+    model, ids = tiny(rules), tokens(5, batch=2)
+    settings = dict(max_new_tokens=24, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    cached, recomputed = (model.generate(ids, use_cache=use, **settings) for use in (True, False))
+    assert torch.equal(cached.sequences, recomputed.sequences)
+    assert cached.sequences.shape == (2, 29)
+    assert_close(torch.stack(cached.logits), torch.stack(recomputed.logits))
+    assert torch.equal(cached.sequences[:, 5:], model(cached.sequences).logits[:, 4:-1].argmax(-1))
+
+
+@EVERY_LEFT_PADDABLE_RULE
+def test_a_left_padded_batch_generates_what_its_prompts_do_alone(rules):
+    """F04, F24."""
+    model = tiny(rules)
+    prompts = [tokens(9)[0], tokens(2)[0], tokens(6)[0]]
+    ids = torch.stack([torch.cat([torch.zeros(9 - len(p), dtype=torch.int64), p]) for p in prompts])
+    mask = torch.stack([(torch.arange(9) >= 9 - len(p)).long() for p in prompts])
+    settings = dict(max_new_tokens=12, do_sample=False, pad_token_id=0)
+    together = model.generate(ids, attention_mask=mask, **settings)
+    for row, prompt in zip(together, prompts, strict=True):
+        assert torch.equal(row[9:], model.generate(prompt[None], **settings)[0, len(prompt) :])
+
+
+@EVERY_RULE
+def test_beam_search_reorders_the_cache(rules):
+    model, ids = tiny(rules), tokens(5, batch=2)
+    settings = dict(max_new_tokens=12, do_sample=False, num_beams=3)
+    assert torch.equal(model.generate(ids, **settings), model.generate(ids, use_cache=False, **settings))
+
+
+def test_growing_powers_refuse_a_cache_that_they_would_contradict():
+    """At 65 tokens there is a rung that was not read at 64, so cached keys of the layers above are stale."""
+    model, ids = tiny([GROWN, GROWN], trained=32), tokens(70)
+    cache = DynamicCache(config=model.config)
+    model(ids[:, :60], cache=cache)
+    model(ids[:, 60:64], cache=cache)
+    with pytest.raises(ValueError, match=r"layer 0 reads other keys at 65 tokens than at 64.*use_cache=False"):
+        model(ids[:, 64:65], cache=cache)
+    with pytest.raises(ValueError, match="reads other keys at 65 tokens"):
+        model.generate(ids[:, :60], max_new_tokens=10, do_sample=False)
+
+
+def test_growing_powers_take_a_cache_between_two_powers_of_two():
+    model, ids = tiny([GROWN, GROWN], trained=32), tokens(64)
+    assert_close(in_pieces(model, ids, [33] + [1] * 31), model(ids).logits)
+    assert_close(in_pieces(model, ids[:, :32], [1] * 32), model(ids[:, :32]).logits)
+
+
+def test_growing_powers_generate_without_a_cache():
+    model, ids = tiny([GROWN, GROWN], trained=32), tokens(60)
+    longer = model.generate(ids, max_new_tokens=10, do_sample=False, use_cache=False)
+    for t in range(60, 70):
+        assert longer[0, t] == model(longer[:, :t]).logits[0, -1].argmax()

@@ -1,0 +1,249 @@
+"""Padding and packing: what a mask hides is not read, and a mask that cannot be followed is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+from transformers.masking_utils import causal_mask_function, create_causal_mask
+
+from farspan.models import FarspanConfig, FarspanForCausalLM
+from farspan.models.start import start_from_mask
+
+RULES = {
+    "dense": {"pattern": "dense"},
+    "window": {"pattern": "sliding_window", "window": 8},
+    "fibonacci": {"pattern": "fibonacci", "window": 3, "alpha": 0.7},
+    "powers grown": {"pattern": "powers_grown", "window": 3},
+    "lines per head": {"pattern": "lines", "slashes": [[0, 1, 2, 3], [0, 5], [0, 13], [2, 30]]},
+    "learned": {"pattern": "learned_spacing", "window": 3},
+}
+EVERY_RULE = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+LENGTHS = {"2 and 5": [2, 5], "1, 40, 17, 39": [1, 40, 17, 39]}
+EVERY_BATCH = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+
+
+def tiny(*rules):
+    torch.manual_seed(0)
+    shape = dict(vocab_size=64, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)
+    model = FarspanForCausalLM(FarspanConfig(**shape, num_hidden_layers=len(rules), rules=list(rules))).eval()
+    for each in model.attentions:
+        if each.spacing is not None:
+            each.spacing.theta.data.fill_(0.3)
+    return model
+
+
+def padded(lengths, side):
+    """Texts of these lengths; their batch, its mask, and the positions of each text within its row."""
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(1, 64, (length,), generator=generator) for length in lengths]
+    longest = max(lengths)
+    ids, mask = torch.full((len(texts), longest), 7), torch.zeros(len(texts), longest, dtype=torch.int64)
+    places = [slice(longest - n, longest) if side == "left" else slice(0, n) for n in lengths]
+    for row, (text, place) in enumerate(zip(texts, places, strict=True)):
+        ids[row, place], mask[row, place] = text, 1
+    return texts, ids, mask, places
+
+
+def assert_close(a, b):
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+@EVERY_RULE
+@EVERY_BATCH
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("positions", [True, False], ids=["with positions", "without positions"])
+def test_a_padded_text_reads_as_it_does_alone(rule, lengths, side, positions):
+    """F04."""
+    model = tiny(rule, rule)
+    texts, ids, mask, places = padded(lengths, side)
+    if positions:
+        logits = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp_min(0)).logits
+    else:
+        # RoPE knows differences of positions alone.
+        logits = model(ids, attention_mask=mask).logits
+    assert logits.isfinite().all()
+    for row, (text, place) in enumerate(zip(texts, places, strict=True)):
+        alone = model(text[None]).logits[0] if rule["pattern"] != "powers_grown" else longest_reads(model, text, ids)
+        assert_close(logits[row, place], alone)
+
+
+def longest_reads(model, text, ids):
+    """`powers_grown` is built for the whole row, so alone the text is followed by what it cannot see."""
+    tail = torch.full((ids.shape[1] - len(text),), 9)
+    return model(torch.cat([text, tail])[None]).logits[0, : len(text)]
+
+
+@EVERY_RULE
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_may_hold_anything(rule, side):
+    model = tiny(rule, rule)
+    _, ids, mask, places = padded([3, 40, 17], side)
+    logits = [model(torch.where(mask.bool(), ids, filler), attention_mask=mask).logits for filler in (0, 63)]
+    for row, place in enumerate(places):
+        assert torch.equal(logits[0][row, place], logits[1][row, place])
+
+
+@EVERY_RULE
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gradients_of_a_padded_batch_are_those_of_its_texts(rule, side):
+    """F04: fully masked rows give no NaN, and padding gets no gradient."""
+    model = tiny(rule, rule)
+    texts, ids, mask, _ = padded([3, 32, 17], side)
+    labels = ids.masked_fill(mask == 0, -100)
+    if side == "left":  # the last padded row predicts the first token; alone nothing does
+        for row, text in enumerate(texts):
+            labels[row, labels.shape[1] - len(text)] = -100
+    embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
+    model(inputs_embeds=embeddings, attention_mask=mask, labels=labels).loss.backward()
+    batch = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert embeddings.grad.isfinite().all()
+    assert not embeddings.grad[mask == 0].any()
+    model.zero_grad()
+    count = sum(len(text) - 1 for text in texts)
+    for text in texts:
+        loss = model(inputs_embeds=model.get_input_embeddings()(text[None]).detach(), labels=text[None]).loss
+        (loss * (len(text) - 1) / count).backward()
+    for name, parameter in model.named_parameters():
+        assert_close(batch[name], parameter.grad)
+
+
+@EVERY_RULE
+def test_packed_documents_read_themselves_alone(rule):
+    """Positions that restart, without a cache, as transformers' padding-free collator gives them."""
+    model = tiny(rule, rule)
+    documents = [4, 1, 17, 9, 1]
+    rows = [torch.randint(0, 64, (sum(documents),), generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    # The second row is cut elsewhere.
+    cuts = [documents, documents[::-1]]
+    positions = torch.stack([torch.cat([torch.arange(n) for n in cut]) for cut in cuts])
+    logits = model(torch.stack(rows), position_ids=positions, use_cache=False).logits
+    for row, cut, found in zip(rows, cuts, logits, strict=True):
+        for document, part in zip(row.split(cut), found.split(cut), strict=True):
+            assert_close(part, model(document[None]).logits[0])
+
+
+@EVERY_RULE
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.uint8, torch.float32, torch.bfloat16], ids=str)
+def test_a_mask_of_zeros_and_ones_means_the_same_in_any_dtype(rule, dtype):
+    """F04: a float mask is not added to the scores."""
+    model = tiny(rule, rule)
+    _, ids, mask, _ = padded([3, 12], "left")
+    assert torch.equal(model(ids, attention_mask=mask.to(dtype)).logits, model(ids, attention_mask=mask).logits)
+
+
+@EVERY_RULE
+def test_a_mask_of_ones_is_no_mask(rule):
+    model = tiny(rule, rule)
+    _, ids, mask, _ = padded([12, 12], "left")
+    assert torch.equal(model(ids, attention_mask=mask).logits, model(ids).logits)
+
+
+@EVERY_RULE
+def test_a_row_of_padding_alone_gives_numbers(rule):
+    model = tiny(rule, rule)
+    _, ids, mask, _ = padded([12, 5], "left")
+    mask[1] = 0
+    assert model(ids, attention_mask=mask).logits.isfinite().all()
+    assert_close(model(ids, attention_mask=mask).logits[0], model(ids[:1]).logits[0])
+
+
+@EVERY_RULE
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        ([1, 0, 1, 1, 1, 1], "got a gap between them"),
+        ([0, 1, 1, 0, 0, 1], "got a gap between them"),
+        ([[1] * 6] * 6, r"attention_mask must be \[B, 6\]"),
+        ([[[1] * 6] * 6], r"attention_mask must be \[B, T\], padding only"),
+    ],
+    ids=["gap", "gap after padding", "3-D", "4-D"],
+)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32], ids=str)
+def test_a_mask_that_start_cannot_express_is_refused(rule, mask, words, dtype):
+    model = tiny(rule)
+    ids = torch.arange(6)[None]
+    with pytest.raises(ValueError, match=words):
+        model(ids, attention_mask=torch.tensor([mask], dtype=dtype))
+
+
+@EVERY_RULE
+def test_a_mask_shorter_than_the_cache_is_refused(rule):
+    model = tiny(rule)
+    cache = model(torch.arange(6)[None], use_cache=True).cache
+    for mask in (torch.ones(1, 1), torch.zeros(1, 1), torch.ones(1, 6)):
+        with pytest.raises(ValueError, match=r"attention_mask must be \[B, 7\], all keys, got"):
+            model(torch.tensor([[3]]), cache=cache, attention_mask=mask)
+
+
+@EVERY_RULE
+def test_a_static_cache_is_refused_in_words(rule):
+    model = tiny(rule)
+    with pytest.raises(ValueError, match=r"must end at the last query \(position 6\), got 20 keys .* use the dynamic cache"):
+        model(torch.arange(6)[None], cache=StaticCache(model.config, max_cache_len=20))
+    with pytest.raises(ValueError, match="use the dynamic cache"):
+        model.generate(torch.arange(6)[None], max_new_tokens=3, cache_implementation="static")
+
+
+def test_verticals_refuse_padding_at_their_own_end():
+    """They are positions in the row: behind padding, position 0 is no longer the first token of the text."""
+    model = tiny({"pattern": "lines", "slashes": [0, 1, 13], "verticals": [0]})
+    texts, ids, mask, places = padded([3, 12], "right")
+    logits = model(ids, attention_mask=mask).logits
+    for row, (text, place) in enumerate(zip(texts, places, strict=True)):
+        assert_close(logits[row, place], model(text[None]).logits[0])
+    with pytest.raises(ValueError, match="the verticals of layer 0 count from the first position of a row.*pad on the right"):
+        model(ids, attention_mask=mask.flip(1))
+    with pytest.raises(ValueError, match="or another document here"):
+        model(ids[:1], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8]]), use_cache=False)
+
+
+def test_a_mask_function_of_the_callers_own_is_refused():
+    model = tiny(RULES["window"])
+    with pytest.raises(ValueError, match="a mask function of the caller's own"):
+        create_causal_mask(
+            config=model.config,
+            inputs_embeds=torch.zeros(1, 6, 32),
+            attention_mask=None,
+            cache=DynamicCache(config=model.config),
+            and_mask_function=lambda batch, head, query, key: key != 2,
+        )
+
+
+def call(mask, q_length, kv_length, **more):
+    batch = 1 if mask is None else len(mask)
+    mask = None if mask is None else torch.tensor(mask)
+    offset = kv_length - q_length
+    start = start_from_mask(
+        batch_size=batch, q_length=q_length, kv_length=kv_length, q_offset=offset, attention_mask=mask, **more
+    )
+    return None if start is None else start.tolist()
+
+
+@pytest.mark.parametrize(
+    ("mask", "q_length", "expected"),
+    [
+        (None, 4, None),
+        ([[1, 1, 1, 1]], 4, None),
+        ([[0, 0, 1, 1], [1, 1, 1, 1]], 4, [[1, 2, 2, 2], [0, 0, 0, 0]]),
+        ([[1, 1, 0, 0]], 4, [[0, 0, 3, 4]]),
+        ([[0, 1, 1, 0]], 4, [[1, 1, 1, 4]]),
+        ([[0, 0, 0, 0], [0, 0, 0, 1]], 4, [[1, 2, 3, 4], [1, 2, 3, 3]]),
+        ([[0, 0, 1, 1], [1, 1, 1, 1]], 1, [[2], [0]]),
+        ([[0, 0, 1, 1, 0, 0]], 2, [[2, 2]]),
+    ],
+    ids=["none", "ones", "left", "right", "both", "all", "cache", "longer than the keys"],
+)
+def test_start_is_the_first_real_key_and_beyond_the_row_for_padding(mask, q_length, expected):
+    assert call(mask, q_length, 4) == expected
+
+
+def test_start_follows_a_mask_function_and_a_mask_together():
+    documents = torch.tensor([0, 0, 0, 1, 1, 2])
+
+    def same_document(batch, head, query, key):
+        return (key <= query) & (documents[query] == documents[key])
+
+    assert call(None, 6, 6, mask_function=same_document) == [[0, 0, 0, 3, 3, 5]]
+    assert call([[0, 1, 1, 1, 1, 0]], 6, 6, mask_function=same_document) == [[1, 1, 1, 3, 3, 6]]
+    assert call(None, 6, 6, mask_function=causal_mask_function) is None
