@@ -49,7 +49,7 @@ demo: $(INSTALLED)
 # The picture at the top of the README, from the results of `make demo`.
 picture: $(INSTALLED)
 	@$(FARSPAN) study report mini
-	@cp runs/mini/figures/perplexity.png docs/images/mini.png
+	@cp runs/mini/figures/perplexity-vs-length.png docs/images/mini.png
 
 test: $(INSTALLED)
 	@echo "farspan: tests, without the slow ones, in $(JOBS) processes"

@@ -95,9 +95,7 @@ def main() -> None:
             spent = step(model, optimizer, ids)
             if number:  # the first round warms up
                 seconds[key].append(spent)
-    print(
     print(f"{options.study}: {length} tokens a window, {ids.numel()} a step, {options.threads} threads")
-    )
     print(f"{'arm':32}{'tokens/s':>10}{'boolean mask':>14}{'ratio':>8}")
     for label in cells:
         ours = ids.numel() / statistics.median(seconds[label, False])
