@@ -352,6 +352,14 @@ def test_negative_lengths_are_refused(call, lengths, name):
             (5, 20, 50, (6 * 2 + 5 * 2) * 4 + 24, 2 * (6 * 2 + 5 * 2) * 4 + 24),
             id="key heads of their own",
         ),
+        # Heads 0 and 1 share the first key head and read 3 keys, heads 2 and 3 the second and read 2.
+        pytest.param(
+            Lines([[0], [0], [1], [1]]),
+            (3, 3),
+            {"heads": 4, "kv_heads": 2, "head_dim": 1},
+            (10, 40, 100, (12 * 2 + 5 * 2) * 4 + 48, 2 * (12 * 2 + 5 * 2) * 4 + 48),
+            id="groups in order",
+        ),
         # Batch rows read 1 and 2 keys.
         pytest.param(
             Lines(torch.tensor([[[1]], [[0]]])),

@@ -38,7 +38,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def encode(text: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     (ids,) = encode_documents([Document("a", text)], tokenizer)
-    return ids.tolist()  # type: ignore[no-any-return]
+    return ids.tolist()
 
 
 @settings(max_examples=200, deadline=None)
@@ -128,4 +128,4 @@ def test_tokenizer_without_a_boundary_or_an_inner_one_is_refused() -> None:
     with pytest.raises(ValueError, match="should have a bos or an eos token"):
         boundary_id(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE())))
     with pytest.raises(TypeError, match="should be a fast transformers tokenizer, got str"):
-        list(encode_documents([Document("a", "x")], "gpt2"))  # type: ignore[arg-type]
+        list(encode_documents([Document("a", "x")], "gpt2"))

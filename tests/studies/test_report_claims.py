@@ -136,6 +136,16 @@ def test_a_window_of_other_size_is_no_control_at_equal_pairs(tmp_path):
     assert "13.9" in claim.summary
 
 
+def test_models_of_different_windows_are_not_compared(tmp_path):
+    cells = [
+        LanguageCell("fib fixed", fib("fixed", 7), 0.1),
+        LanguageCell("fib stagger", fib("stagger", 9), 0.0),
+    ]
+    claims = claims_of(tmp_path, cells)
+    assert claims["stagger-beats-fixed-fibonacci"].verdict is Verdict.UNTESTED
+    assert "no two finished cells share a window" in claims["stagger-beats-fixed-fibonacci"].summary.lower()
+
+
 def test_too_little_text_decides_nothing(tmp_path):
     cells = [LanguageCell("fib fixed", fib("fixed"), 0.5), LanguageCell("fib stagger", fib("stagger"), 0.0)]
     claim = claims_of(tmp_path, cells, Shape(tokens=8193))["stagger-beats-fixed-fibonacci"]
@@ -163,6 +173,18 @@ def test_probe_claims_flip_with_the_accuracies(tmp_path):
     by_key = _probe_claims(tmp_path / "b", turned)
     assert by_key["probe-dense-solves"].verdict is Verdict.NOT
     assert by_key["probe-stagger-beats-fixed"].verdict is Verdict.NOT
+
+
+def test_a_lead_of_one_distance_decides_nothing(tmp_path):
+    arms = {"fib fixed": (fib("fixed"), 3), "fib stagger": (fib("stagger"), 4)}
+    cells = [
+        ProbeCell(label, kind, 2, (d,), (0.95 if i < solved else 0.1,))
+        for label, (kind, solved) in arms.items()
+        for i, d in enumerate(range(100, 900, 100))
+    ]
+    claim = _probe_claims(tmp_path, cells)["probe-stagger-beats-fixed"]
+    assert claim.verdict is Verdict.UNDECIDED
+    assert "4 and fib fixed from 3 of 8 distances; 1 only by the former" in claim.summary
 
 
 def test_direct_reading_is_judged_by_what_layers_read(tmp_path):

@@ -82,25 +82,25 @@ UNEQUAL = {"one label and three": [LENGTH - 1, LENGTH - 3, 0, 4], "equal": [0, 0
 @pytest.mark.parametrize("hidden", UNEQUAL.values(), ids=UNEQUAL)
 def test_every_token_weighs_the_same_however_the_batch_is_split(tmp_path, hidden, micro_batch, shifted):
     """F31, F33: loss and gradient are those of all tokens in one batch, each label used once, in its place."""
-    windows = Windows(hidden=hidden.__getitem__, shifted=shifted)
+    windows = Windows(4, hidden.__getitem__, shifted)
     model = tiny()
     losses = losses_by_hand(model, [windows[n] for n in range(4)], shifted)
     mean = torch.cat(losses).mean()
     if hidden[0]:
         assert abs(mean - torch.stack([loss.mean() for loss in losses]).mean()) > 0.05
-    expected = torch.autograd.grad(mean, [*model.parameters()])
+    # The optimiser keeps the parameters that decay first.
+    parameters = sorted(model.parameters(), key=lambda parameter: parameter.ndim < 2)
+    expected = torch.autograd.grad(mean, parameters)
     # Without averaging (beta1 = 0) and clipping the first moment of the optimiser is the gradient.
     train(model, windows, recipe(1, micro_batch, beta1=0, clip=1e9), tmp_path)
     (line,) = lines_of(tmp_path)
     assert line["loss"] == pytest.approx(mean.item(), rel=1e-5)
     norm = torch.cat([grad.flatten() for grad in expected]).norm()
-    assert line["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert line["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
     state = torch.load(tmp_path / "checkpoints" / "checkpoint-1" / "optimizer.pt", weights_only=True)
     moments = [state["state"][n]["exp_avg"] for group in state["param_groups"] for n in group["params"]]
-    by_shape = lambda tensors: sorted((tuple(x.shape), x.abs().sum().item()) for x in tensors)  # noqa: E731
-    for (shape, a), (shape_expected, b) in zip(by_shape(moments), by_shape(expected), strict=True):
-        assert shape == shape_expected
-        assert a == pytest.approx(b, rel=1e-4)
+    for moment, grad in zip(moments, expected, strict=True):
+        torch.testing.assert_close(moment, grad, atol=1e-6, rtol=0)
 
 
 def test_the_gradient_is_clipped_to_the_norm_of_the_recipe(tmp_path):
@@ -243,7 +243,7 @@ def poison(model, step, parameter):
 
 
 def checkpoints_of(folder):
-    return sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("checkpoint-*/complete"))
+    return sorted(int(path.parent.name.split("-")[1]) for path in (folder / "checkpoints").glob("checkpoint-*/complete"))
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):

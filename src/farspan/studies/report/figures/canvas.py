@@ -101,7 +101,7 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
     """An `<svg>` element for a page: themed colours, ids of its own, a text alternative, no outside link."""
     buffer = io.StringIO()
     with matplotlib.rc_context(_RC):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(buffer, format="svg", transparent=True)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)

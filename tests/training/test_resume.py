@@ -1,0 +1,260 @@
+"""A run that is killed and called again ends with the bits of one that was not (F32)."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import runpy
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import Dataset
+from transformers import Trainer
+
+from farspan.models import FarspanConfig, FarspanForCausalLM
+from farspan.training import Recipe, checkpoints, train
+
+# One program for the test process and for the processes it kills.
+PROGRAM = """
+import torch
+from torch.utils.data import Dataset
+from farspan.models import FarspanConfig, FarspanForCausalLM
+from farspan.training import Recipe
+
+RULES = [{"pattern": "learned_spacing", "window": 2}, {"pattern": "fibonacci", "window": 2}]
+
+def model():
+    torch.manual_seed(0)
+    shape = dict(vocab_size=32, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2)
+    return FarspanForCausalLM(FarspanConfig(**shape, rules=RULES))
+
+def recipe(steps, save_every, log_every=1):
+    budget = dict(length=12, micro_batch=2, batch_tokens=48, tokens=48 * steps)
+    rate = dict(learning_rate=1e-2, warmup_steps=2, precision="fp32")
+    return Recipe(**budget, **rate, log_every=log_every, save_every=save_every)
+
+class Windows(Dataset):
+    def __init__(self, count):
+        self.count, self.asked = count, []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        ids = torch.randint(0, 32, (12,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+"""
+defined: dict = {}
+exec(PROGRAM, defined)
+model, recipe, Windows = (defined[name] for name in ("model", "recipe", "Windows"))
+
+
+class Killed(BaseException):
+    """Goes through everything that catches `Exception`, as a signal would."""
+
+
+def kill_at(step):
+    def report(line):
+        if line["step"] == step:
+            raise Killed
+
+    return report
+
+
+def state(folder):
+    """All that a finished run leaves: weights and optimiser of its last checkpoint, and its metrics without times."""
+    step, newest = checkpoints.newest(folder / "checkpoints")
+    optimiser = torch.load(newest / "optimizer.pt", weights_only=True)
+    moments = {(n, key): value for n, entry in optimiser["state"].items() for key, value in entry.items()}
+    scheduler = torch.load(newest / "scheduler.pt", weights_only=True)["_last_lr"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timeless = [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
+    return step, load_file(newest / "model.safetensors"), moments, scheduler, timeless
+
+
+def assert_same_run(folder, expected):
+    step, weights, moments, scheduler, lines = state(folder)
+    assert (step, scheduler, lines) == (expected[0], expected[3], expected[4])
+    for actual, wanted in ((weights, expected[1]), (moments, expected[2])):
+        assert actual.keys() == wanted.keys()
+        for key, value in actual.items():
+            assert torch.equal(value, wanted[key]), key
+
+
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run nobody killed, and its model."""
+    folder = tmp_path_factory.mktemp("straight")
+    trained = model()
+    train(trained, Windows(4 * STEPS), recipe(STEPS, save_every=3), folder)
+    return state(folder), trained
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [[1], [3], [4], [6], [9], [10], [2, 4, 7], [3, 6, 9], [5, 5, 5]],
+    ids=lambda kills: "killed at " + ", ".join(map(str, kills)),
+)
+def test_a_killed_run_ends_with_the_same_bits(tmp_path, straight, kills):
+    """Weights, optimiser, learning rate, losses, alphas; no line of metrics lost or doubled; no batch twice."""
+    done = 0
+    for kill in [*kills, None]:
+        windows, again = Windows(4 * STEPS), model()
+        if kill is None:
+            train(again, windows, recipe(STEPS, save_every=3), tmp_path)
+        else:
+            with pytest.raises(Killed):
+                train(again, windows, recipe(STEPS, save_every=3), tmp_path, report=kill_at(kill))
+        # Batches follow one another from the checkpoint on (the loader is one ahead of the step).
+        assert windows.asked == [*range(4 * done, 4 * done + len(windows.asked))]
+        done = max((step for step in range(3, (kill or 1), 3)), default=0)
+    expected, trained = straight
+    assert_same_run(tmp_path, expected)
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, trained.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("log_every", [2, 5], ids=lambda n: f"a line every {n} steps")
+def test_losses_are_averaged_over_the_same_steps_after_a_resume(tmp_path, log_every):
+    chosen = recipe(13, save_every=10 if log_every == 5 else 4, log_every=log_every)
+    train(model(), Windows(52), chosen, tmp_path / "straight")
+    with pytest.raises(Killed):
+        train(model(), Windows(52), chosen, tmp_path / "killed", report=kill_at(13 // log_every * log_every))
+    train(model(), Windows(52), chosen, tmp_path / "killed")
+    assert_same_run(tmp_path / "killed", state(tmp_path / "straight"))
+
+
+@pytest.mark.parametrize("moment", ["_save_optimizer_and_scheduler", "_save_rng_state", "_rotate", "mark_complete"])
+def test_a_checkpoint_that_a_kill_cut_short_is_removed(tmp_path, straight, monkeypatch, moment):
+    """The previous checkpoint still counts, and the half-written one leaves nothing behind."""
+    calls = []
+
+    def killed(*_, **__):
+        calls.append(1)
+        if len(calls) == 2:
+            raise Killed
+        return original(*_, **__)
+
+    target, name = {
+        "_rotate": ("transformers.trainer", "rotate_checkpoints"),
+        "mark_complete": ("farspan.training.checkpoints", "mark_complete"),
+    }.get(moment, (Trainer, moment))
+    with monkeypatch.context() as patch:
+        path = f"{target}.{name}" if isinstance(target, str) else None
+        original = __import__("pydoc").locate(path) if path else getattr(Trainer, name)
+        patch.setattr(path, killed) if path else patch.setattr(target, name, killed)
+        with pytest.raises(Killed):
+            train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path)
+    assert (tmp_path / "checkpoints" / "checkpoint-6").exists()
+    assert not (tmp_path / "checkpoints" / "checkpoint-6" / "complete").exists()
+    seen = []
+
+    def first_line(line):
+        if not seen:
+            seen.append((line["step"], (tmp_path / "checkpoints" / "checkpoint-6").exists()))
+
+    train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path, report=first_line)
+    assert seen == [(4, False)]
+    assert_same_run(tmp_path, straight[0])
+
+
+@pytest.mark.parametrize("torso", ['{"step": 8, "lo', '{"step": 8}', "\x00\x00\x00"], ids=["cut", "no newline", "zeros"])
+def test_a_line_of_metrics_that_a_kill_cut_short_is_written_again(tmp_path, straight, torso):
+    with pytest.raises(Killed):
+        train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path, report=kill_at(8))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(torso)
+    train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path)
+    assert_same_run(tmp_path, straight[0])
+
+
+def test_calling_a_finished_run_again_changes_nothing(tmp_path):
+    chosen = recipe(4, save_every=2)
+    first = model()
+    trained = train(first, Windows(16), chosen, tmp_path)
+    files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
+    windows, again = Windows(16), model()
+    assert train(again, windows, chosen, tmp_path) == trained
+    assert windows.asked == []
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, first.state_dict()[name]), name
+    for path, (content, modified) in files.items():
+        assert path.read_bytes() == content, path
+        assert path.name == "metrics.jsonl" or path.stat().st_mtime_ns == modified, path
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == files.keys()
+
+
+def test_seconds_add_up_over_resumes(tmp_path):
+    with pytest.raises(Killed):
+        train(model(), Windows(16), recipe(4, save_every=2), tmp_path, report=kill_at(3))
+    trained = train(model(), Windows(16), recipe(4, save_every=2), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert trained.seconds == sum(line["seconds"] for line in lines)
+    assert all(line["seconds"] > 0 for line in lines)
+
+
+def test_a_saved_checkpoint_loads_whole(straight, tmp_path):
+    """F32: no key of a checkpoint is missing or unexpected."""
+    train(model(), Windows(8), recipe(2, save_every=2), tmp_path)
+    path = tmp_path / "checkpoints" / "checkpoint-2"
+    _, info = FarspanForCausalLM.from_pretrained(path, output_loading_info=True)
+    assert not any(info.values()), info
+
+
+def run_killing(folder, steps, kills, chance):
+    """Calls the program until it has finished, and kills it `kills` times at random moments after its first new line."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["farspan.models", "farspan.training"])
+    program = folder / "program.py"
+    program.write_text(
+        PROGRAM
+        + f"""
+from pathlib import Path
+from farspan.training import train
+torch.set_num_threads(1)
+train(model(), Windows({4 * steps}), recipe({steps}, save_every=2), Path({str(folder)!r}))
+"""
+    )
+    log, died = folder / "metrics.jsonl", 0
+    while True:
+        before = log.stat().st_mtime_ns if log.exists() else 0
+        process = context.Process(target=runpy.run_path, args=(str(program),), daemon=True)
+        process.start()
+        if died < kills:
+            give_up = time.monotonic() + 120
+            while process.is_alive() and time.monotonic() < give_up:
+                if log.exists() and log.stat().st_mtime_ns > before and log.stat().st_size:
+                    break
+                time.sleep(0.001)
+            time.sleep(chance.uniform(0, 0.15))
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+        process.join(120)
+        assert process.exitcode in (0, -signal.SIGKILL)
+        if process.exitcode == 0:
+            return died
+        died += 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "kills"), [(40, 4), pytest.param(150, 40, marks=pytest.mark.slow)], ids=["4 kills", "40 kills"]
+)
+def test_kill_9_at_random_moments_changes_no_bit(tmp_path, steps, kills):
+    """The processes are real and so is the signal; it may fall into a step, a checkpoint, a line or the start."""
+    run_killing(tmp_path / "straight" if (tmp_path / "straight").mkdir() else tmp_path / "straight", steps, 0, None)
+    (tmp_path / "killed").mkdir()
+    died = run_killing(tmp_path / "killed", steps, kills, random.Random(steps))
+    assert died >= min(3, kills)
+    expected = state(tmp_path / "straight")
+    assert [line["step"] for line in expected[4]] == [*range(1, steps + 1)]
+    assert_same_run(tmp_path / "killed", expected)
