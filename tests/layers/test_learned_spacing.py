@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from attention_probes import random_qkv, start_of
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attention_probes import random_qkv, start_of
 from farspan import Lines, attention, patterns
 from farspan.layers import LearnedSpacing
 
@@ -104,9 +104,7 @@ def test_output_and_gradients_are_those_of_the_definition(case, theta):
 def test_the_scale_multiplies_the_scores():
     q, k, v = random_qkv(q_len=17)
     layer = spacing(theta=0.3)
-    torch.testing.assert_close(
-        layer(q, k, v, scale=1.7), plain(q, k, v, layer.theta, scale=1.7), atol=1e-12, rtol=0
-    )
+    torch.testing.assert_close(layer(q, k, v, scale=1.7), plain(q, k, v, layer.theta, scale=1.7), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -132,7 +130,8 @@ def test_autocast_does_not_narrow_the_scores():
 def test_gradcheck_with_theta():
     """Finite differences where no rung sits on a position (A4 asks for 1e-2; fp64 gives 1e-6)."""
     layer = spacing(theta=0.3)
-    leaves = [x.requires_grad_() for x in (*random_qkv(q_len=12, head_dim=2, value_dim=3), torch.tensor([0.3]).double())]
+    theta = torch.tensor([0.3], dtype=torch.float64)
+    leaves = [x.requires_grad_() for x in (*random_qkv(q_len=12, head_dim=2, value_dim=3), theta)]
     start = start_of(3, 9)
 
     def call(q, k, v, theta):

@@ -46,7 +46,8 @@ def test_the_inner_width_is_8_thirds_rounded_to_even(hidden, intermediate):
 @pytest.mark.parametrize(("given", "std"), [(None, 128**-0.5), (0.05, 0.05)], ids=["width ** -0.5", "given"])
 def test_weights_are_drawn_as_in_the_paper(given, std):
     torch.manual_seed(0)
-    model = FarspanForCausalLM(FarspanConfig(vocab_size=256, hidden_size=128, num_hidden_layers=8, initializer_range=given))
+    config = FarspanConfig(vocab_size=256, hidden_size=128, num_hidden_layers=8, initializer_range=given)
+    model = FarspanForCausalLM(config)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             assert (parameter == 1).all(), name
@@ -99,7 +100,7 @@ def test_configs_share_no_rule():
 
 
 REFUSED = {
-    "unknown pattern": ([{"pattern": "fibo"}] * 2, r"rules\[0\]: pattern must be one of dense, learned_spacing, .*got 'fibo'"),
+    "unknown pattern": ([{"pattern": "fibo"}] * 2, r"rules\[0\]: pattern must be one of dense, .*, got 'fibo'"),
     "no pattern": ([{"window": 3}] * 2, r"rules\[0\]: pattern must be one of .* got None"),
     "too few": ([{"pattern": "dense"}], r"rules must be one per layer \(2\), got 1"),
     "too many": ([{"pattern": "dense"}] * 3, r"rules must be one per layer \(2\), got 3"),
@@ -119,8 +120,8 @@ REFUSED = {
         [{"pattern": "powers_grown", "window": 3, "length": 5}] * 2,
         r"rules\[0\]: length is not part of a powers_grown rule",
     ),
-    "learned, unknown argument": ([{"pattern": "learned_spacing", "window": 3, "alpha": 1}] * 2, r"rules\[0\]: .*'alpha'"),
-    "learned, missing argument": ([{"pattern": "learned_spacing"}] * 2, r"rules\[0\]: .*'window'"),
+    "learned, unknown": ([{"pattern": "learned_spacing", "window": 3, "alpha": 1}] * 2, r"rules\[0\]: .*'alpha'"),
+    "learned, missing": ([{"pattern": "learned_spacing"}] * 2, r"rules\[0\]: .*'window'"),
     "learned, range": (
         [{"pattern": "learned_spacing", "window": 3, "low": 2}] * 2,
         r"rules\[0\]: high must be above low, got 1.5 and 2",

@@ -25,8 +25,9 @@ EVERY_BATCH = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 
 def tiny(*rules):
     torch.manual_seed(0)
-    shape = dict(vocab_size=64, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)
-    model = FarspanForCausalLM(FarspanConfig(**shape, num_hidden_layers=len(rules), rules=list(rules))).eval()
+    shape = dict(vocab_size=64, hidden_size=32, num_attention_heads=4, num_key_value_heads=2)
+    config = FarspanConfig(**shape, num_hidden_layers=len(rules), rules=list(rules), max_position_embeddings=32)
+    model = FarspanForCausalLM(config).eval()
     for each in model.attentions:
         if each.spacing is not None:
             each.spacing.theta.data.fill_(0.3)
@@ -179,7 +180,7 @@ def test_a_mask_shorter_than_the_cache_is_refused(rule):
 @EVERY_RULE
 def test_a_static_cache_is_refused_in_words(rule):
     model = tiny(rule)
-    with pytest.raises(ValueError, match=r"must end at the last query \(position 6\), got 20 keys .* use the dynamic cache"):
+    with pytest.raises(ValueError, match=r"must end at the last query \(position 6\), got 20 keys .*: use the dynamic"):
         model(torch.arange(6)[None], cache=StaticCache(model.config, max_cache_len=20))
     with pytest.raises(ValueError, match="use the dynamic cache"):
         model.generate(torch.arange(6)[None], max_new_tokens=3, cache_implementation="static")
@@ -192,7 +193,9 @@ def test_verticals_refuse_padding_at_their_own_end():
     logits = model(ids, attention_mask=mask).logits
     for row, (text, place) in enumerate(zip(texts, places, strict=True)):
         assert_close(logits[row, place], model(text[None]).logits[0])
-    with pytest.raises(ValueError, match="the verticals of layer 0 count from the first position of a row.*pad on the right"):
+    with pytest.raises(
+        ValueError, match=r"the verticals of layer 0 count from the first position .*: pad on the right"
+    ):
         model(ids, attention_mask=mask.flip(1))
     with pytest.raises(ValueError, match="or another document here"):
         model(ids[:1], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8]]), use_cache=False)

@@ -87,7 +87,8 @@ assert torch.equal(model(ids).logits, torch.load({str(tmp_path / "logits.pt")!r}
 def cosines(model):
     """cos of position 15,962 at each frequency, as the model applies it to fp32 and to bf16 inputs."""
     position = torch.tensor([[15_962]])
-    return [model.model.rotary_emb(torch.zeros(1, dtype=d), position)[0][0, 0, :4].float() for d in (torch.float32, torch.bfloat16)]
+    rotary = model.model.rotary_emb
+    return [rotary(torch.zeros(1, dtype=d), position)[0][0, 0, :4].float() for d in (torch.float32, torch.bfloat16)]
 
 
 @pytest.mark.parametrize("cast", ["to", "bfloat16", "half", "loaded"])

@@ -76,9 +76,9 @@ def test_a_claim_that_does_not_show_shows_when_the_data_are_turned_round(mini, o
     assert opposite[key].verdict is Verdict.SHOWS
 
 
-def test_one_sparse_model_that_collapses_is_named(mini, opposite):
+def test_one_sparse_model_that_collapses_refutes_the_claim_and_is_named(mini, opposite):
     assert mini["sparse-holds"].verdict is Verdict.SHOWS
-    assert opposite["sparse-holds"].verdict is Verdict.UNDECIDED
+    assert opposite["sparse-holds"].verdict is Verdict.NOT
     contradicting = [f for f in opposite["sparse-holds"].findings if f.verdict is Verdict.NOT]
     assert [f.short.split(" +")[0] for f in contradicting] == ["fib fixed"]
 

@@ -1,4 +1,4 @@
-"""The recipe: the paper's by default, refused in words where it does not add up; the precision this machine is fast at."""
+"""The recipe: the paper's by default, refused in words where it does not add up; the precision a machine is fast at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_by_default_it_is_the_paper():
     assert recipe.windows == 416_000
 
 
-@pytest.mark.parametrize(("steps", "given", "warmup"), [(13_000, None, 300), (200, None, 20), (7, None, 0), (200, 0, 0)])
+@pytest.mark.parametrize(
+    ("steps", "given", "warmup"), [(13_000, None, 300), (200, None, 20), (7, None, 0), (200, 0, 0)]
+)
 def test_a_short_run_warms_up_for_a_tenth_of_its_steps(steps, given, warmup):
     assert Recipe(tokens=32_768 * steps, warmup_steps=given).warmup == warmup
 

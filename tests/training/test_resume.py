@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pkgutil
 import random
 import runpy
 import signal
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.utils.data import Dataset
-from transformers import Trainer
 
-from farspan.models import FarspanConfig, FarspanForCausalLM
-from farspan.training import Recipe, checkpoints, train
+from farspan.models import FarspanForCausalLM
+from farspan.training import checkpoints, train
 
 # One program for the test process and for the processes it kills.
 PROGRAM = """
@@ -54,6 +52,12 @@ class Windows(Dataset):
 defined: dict = {}
 exec(PROGRAM, defined)
 model, recipe, Windows = (defined[name] for name in ("model", "recipe", "Windows"))
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    """It guards against a loss of power, which nothing here simulates, and takes most of the time on a busy disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 class Killed(BaseException):
@@ -134,41 +138,41 @@ def test_losses_are_averaged_over_the_same_steps_after_a_resume(tmp_path, log_ev
     assert_same_run(tmp_path / "killed", state(tmp_path / "straight"))
 
 
-@pytest.mark.parametrize("moment", ["_save_optimizer_and_scheduler", "_save_rng_state", "_rotate", "mark_complete"])
-def test_a_checkpoint_that_a_kill_cut_short_is_removed(tmp_path, straight, monkeypatch, moment):
-    """The previous checkpoint still counts, and the half-written one leaves nothing behind."""
-    calls = []
+MOMENTS = (
+    "transformers.Trainer._save_optimizer_and_scheduler",
+    "transformers.Trainer._save_rng_state",
+    "transformers.trainer.rotate_checkpoints",
+    "farspan.training.checkpoints.mark_complete",
+)
 
-    def killed(*_, **__):
-        calls.append(1)
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.rpartition(".")[2])
+def test_a_checkpoint_that_a_kill_cut_short_is_removed(tmp_path, straight, monkeypatch, moment):
+    """The previous checkpoint still counts, and nothing of the half-written one is taken up."""
+    original, calls, second = pkgutil.resolve_name(moment), [], tmp_path / "checkpoints" / "checkpoint-6"
+
+    def killed_the_second_time(*arguments, **more):
+        calls.append(moment)
         if len(calls) == 2:
             raise Killed
-        return original(*_, **__)
+        return original(*arguments, **more)
 
-    target, name = {
-        "_rotate": ("transformers.trainer", "rotate_checkpoints"),
-        "mark_complete": ("farspan.training.checkpoints", "mark_complete"),
-    }.get(moment, (Trainer, moment))
     with monkeypatch.context() as patch:
-        path = f"{target}.{name}" if isinstance(target, str) else None
-        original = __import__("pydoc").locate(path) if path else getattr(Trainer, name)
-        patch.setattr(path, killed) if path else patch.setattr(target, name, killed)
+        patch.setattr(moment, killed_the_second_time)
         with pytest.raises(Killed):
             train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path)
-    assert (tmp_path / "checkpoints" / "checkpoint-6").exists()
-    assert not (tmp_path / "checkpoints" / "checkpoint-6" / "complete").exists()
-    seen = []
-
-    def first_line(line):
-        if not seen:
-            seen.append((line["step"], (tmp_path / "checkpoints" / "checkpoint-6").exists()))
-
-    train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path, report=first_line)
-    assert seen == [(4, False)]
+    assert second.exists()
+    assert not (second / "complete").exists()
+    resumed = []
+    report = lambda line: resumed.append((line["step"], second.exists()))  # noqa: E731
+    train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path, report=report)
+    assert resumed[:2] == [(4, False), (5, False)]
     assert_same_run(tmp_path, straight[0])
 
 
-@pytest.mark.parametrize("torso", ['{"step": 8, "lo', '{"step": 8}', "\x00\x00\x00"], ids=["cut", "no newline", "zeros"])
+@pytest.mark.parametrize(
+    "torso", ['{"step": 8, "lo', '{"step": 8}', "\x00\x00\x00"], ids=["cut", "no newline", "zeros"]
+)
 def test_a_line_of_metrics_that_a_kill_cut_short_is_written_again(tmp_path, straight, torso):
     with pytest.raises(Killed):
         train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path, report=kill_at(8))
@@ -203,58 +207,55 @@ def test_seconds_add_up_over_resumes(tmp_path):
     assert all(line["seconds"] > 0 for line in lines)
 
 
-def test_a_saved_checkpoint_loads_whole(straight, tmp_path):
+def test_a_saved_checkpoint_loads_whole(tmp_path):
     """F32: no key of a checkpoint is missing or unexpected."""
-    train(model(), Windows(8), recipe(2, save_every=2), tmp_path)
-    path = tmp_path / "checkpoints" / "checkpoint-2"
+    train(model(), Windows(12), recipe(3, save_every=3), tmp_path)
+    path = tmp_path / "checkpoints" / "checkpoint-3"
     _, info = FarspanForCausalLM.from_pretrained(path, output_loading_info=True)
     assert not any(info.values()), info
 
 
-def run_killing(folder, steps, kills, chance):
-    """Calls the program until it has finished, and kills it `kills` times at random moments after its first new line."""
+def run(folder, steps, kills=0, chance=None):
+    """Runs the program in `folder` until it has finished; kills it `kills` times, a random moment after a new line."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["farspan.models", "farspan.training"])
+    folder.mkdir()
     program = folder / "program.py"
     program.write_text(
         PROGRAM
         + f"""
 from pathlib import Path
 from farspan.training import train
+
 torch.set_num_threads(1)
-train(model(), Windows({4 * steps}), recipe({steps}, save_every=2), Path({str(folder)!r}))
+train(model(), Windows({4 * steps}), recipe({steps}, save_every=4), Path(__file__).parent)
 """
     )
     log, died = folder / "metrics.jsonl", 0
     while True:
-        before = log.stat().st_mtime_ns if log.exists() else 0
+        seen = log.stat().st_mtime_ns if log.exists() else 0
         process = context.Process(target=runpy.run_path, args=(str(program),), daemon=True)
         process.start()
         if died < kills:
-            give_up = time.monotonic() + 120
-            while process.is_alive() and time.monotonic() < give_up:
-                if log.exists() and log.stat().st_mtime_ns > before and log.stat().st_size:
-                    break
+            while process.is_alive() and not (log.exists() and log.stat().st_size and log.stat().st_mtime_ns > seen):
                 time.sleep(0.001)
-            time.sleep(chance.uniform(0, 0.15))
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
-        process.join(120)
-        assert process.exitcode in (0, -signal.SIGKILL)
+            time.sleep(chance.uniform(0, 0.2))
+            process.kill()
+        process.join()
         if process.exitcode == 0:
             return died
+        assert process.exitcode == -signal.SIGKILL
         died += 1
 
 
 @pytest.mark.parametrize(
-    ("steps", "kills"), [(40, 4), pytest.param(150, 40, marks=pytest.mark.slow)], ids=["4 kills", "40 kills"]
+    ("steps", "kills"), [(24, 3), pytest.param(160, 40, marks=pytest.mark.slow)], ids=["3 kills", "40 kills"]
 )
 def test_kill_9_at_random_moments_changes_no_bit(tmp_path, steps, kills):
     """The processes are real and so is the signal; it may fall into a step, a checkpoint, a line or the start."""
-    run_killing(tmp_path / "straight" if (tmp_path / "straight").mkdir() else tmp_path / "straight", steps, 0, None)
-    (tmp_path / "killed").mkdir()
-    died = run_killing(tmp_path / "killed", steps, kills, random.Random(steps))
-    assert died >= min(3, kills)
+    run(tmp_path / "straight", steps)
+    died = run(tmp_path / "killed", steps, kills, random.Random(steps))
+    assert died >= 2
     expected = state(tmp_path / "straight")
-    assert [line["step"] for line in expected[4]] == [*range(1, steps + 1)]
+    assert [line["step"] for line in expected[-1]] == [*range(1, steps + 1)]
     assert_same_run(tmp_path / "killed", expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from farspan.training import Recipe, Trained, train
 LENGTH, VOCABULARY = 12, 32
 WINDOW = {"pattern": "sliding_window", "window": 4}
 LEARNED = {"pattern": "learned_spacing", "window": 2}
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    """It guards against a loss of power, which nothing here simulates, and takes most of the time on a busy disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def tiny(*rules):
@@ -142,7 +149,9 @@ def test_only_matrices_decay(tmp_path):
 def recorded(model, windows, chosen, folder):
     """What the model was shown, in order, and trains it."""
     shown = []
-    hook = model.register_forward_pre_hook(lambda _, __, kwargs: shown.append(kwargs["input_ids"].clone()), with_kwargs=True)
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: shown.append(kwargs["input_ids"].clone()), with_kwargs=True
+    )
     train(model, windows, chosen, folder)
     hook.remove()
     return torch.cat(shown)
@@ -219,7 +228,7 @@ def test_learned_alphas_are_logged_as_they_move(tmp_path):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("rule", [{"pattern": "dense"}, WINDOW, LEARNED], ids=lambda rule: rule["pattern"])
 def test_a_trained_model_is_as_one_loaded_from_disk(tmp_path, rule, precision):
-    """Neither autocast nor the switched-off cache of the training stays behind; weights are fp32 in either precision."""
+    """Neither autocast nor the switched-off cache of the training stays behind, and weights are fp32 all along."""
     model = tiny(rule)
     trained = train(model, Windows(), recipe(2, precision=precision), tmp_path / "run")
     assert trained.precision == precision
@@ -243,7 +252,7 @@ def poison(model, step, parameter):
 
 
 def checkpoints_of(folder):
-    return sorted(int(path.parent.name.split("-")[1]) for path in (folder / "checkpoints").glob("checkpoint-*/complete"))
+    return sorted(int(path.parent.name[11:]) for path in folder.glob("checkpoints/checkpoint-*/complete"))
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):

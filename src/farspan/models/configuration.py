@@ -27,8 +27,8 @@ class FarspanConfig(LlamaConfig):
     and residual projections scaled by (2 * layers) ** -0.5.
 
     Raises:
-        StrictDataclassError: (of huggingface_hub, as for every config of transformers) a rule is unknown or wrong, their
-            number is not `num_hidden_layers`, or attention dropout is asked for.
+        StrictDataclassError: (huggingface_hub's, as for every config of transformers) a rule is unknown or wrong,
+            their number is not `num_hidden_layers`, or attention dropout is asked for.
     """
 
     model_type = "farspan"

@@ -83,8 +83,8 @@ class FarspanAttention(LlamaAttention):
             position = torch.arange(cached, k_len, device=q.device)
             if ((start > 0) & (start <= position)).any():
                 raise ValueError(
-                    f"the verticals of layer {self.layer_idx} count from the first position of a row, which is padding or"
-                    " another document here: pad on the right, or run the texts one by one"
+                    f"the verticals of layer {self.layer_idx} count from the first position of a row, which is padding"
+                    " or another document here: pad on the right, or run the texts one by one"
                 )
         return attention(q, k, v, lines, scale=scale, start=start)
 
@@ -104,7 +104,7 @@ def _attention(
         raise ValueError("output_attentions must be False: the attention weights are never stored")
     if attention_mask is not None and attention_mask.ndim != 2:
         raise ValueError(
-            f"attention_mask must be [B, T], padding only, since the rules decide the pairs, got {list(attention_mask.shape)}"
+            f"attention_mask must be [B, T], padding only: the rules decide the pairs, got {list(attention_mask.shape)}"
         )
     # Autocast leaves the rotated queries and keys in fp32 beside values in bf16, and would compute the scores in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
@@ -60,14 +60,17 @@ class Comparer:
         """Loss in non-overlapping windows of the longest length minus that at the training length."""
         return _checked(self._arm(row, "disjoint", row.longest), self._arm(row, "disjoint", row.train_length))
 
+    def best(self, rows: Sequence[Row], protocol: str, length: int | None) -> Place | None:
+        """The row of lowest loss and those that tie with it, or None where no row was evaluated."""
+        return next(self._places(rows, protocol, length), None)
+
     def places(self, rows: Sequence[Row], protocol: str, length: int | None) -> list[Place]:
-        """Ranks with ties, best first. Rows that cannot be compared with the first of a rank are left out."""
-        means = {row: row.nll(protocol, length) for row in rows}
-        left = sorted(
-            (row for row, nll in means.items() if nll is not None and isfinite(nll)),
-            key=lambda r: means[r] or 0.0,
-        )
-        places: list[Place] = []
+        """All ranks, best first. Rows that cannot be compared with the first of a rank are left out."""
+        return list(self._places(rows, protocol, length))
+
+    def _places(self, rows: Sequence[Row], protocol: str, length: int | None) -> Iterator[Place]:
+        means = {row: nll for row in rows if (nll := row.nll(protocol, length)) is not None and isfinite(nll)}
+        left = sorted(means, key=lambda row: means[row])
         number = 1
         while left:
             leader, *rest = left
@@ -78,9 +81,8 @@ class Comparer:
                 except NotComparable:
                     continue
                 (left if verdict in ("a better", "b better") else tied).append(row)
-            places.append(Place(number, tuple(row.label for row in tied)))
+            yield Place(number, tuple(row.label for row in tied))
             number += len(tied)
-        return places
 
     def _difference(self, a: Row, b: Row, protocol: str, length: int | None) -> Comparison:
         _same_budget(a, b)

@@ -119,4 +119,5 @@ def _sparse_holds(book: Book) -> Claim:
         "The sparse patterns do not collapse beyond their training length",
         f"{_BEYOND}Shows if the whole interval is below a rise of 10 % of perplexity, for every sparse model.",
         book.beyond(sparse, is_below) or book.missing(_STAGGER),
+        universal=True,
     )

@@ -29,6 +29,7 @@ def _dense_solves(rows: list[ProbeRow]) -> Claim:
         f"A control. Shows if dense attention passes {SOLVED} at every distance; if not, a pattern's failure may be "
         "the training budget's.",
         tuple(findings) or (Finding(Verdict.UNTESTED, "No finished dense cell in this probe."),),
+        universal=True,
     )
 
 

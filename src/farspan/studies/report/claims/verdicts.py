@@ -40,22 +40,26 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what was found. `rule` says how a verdict is reached."""
+    """A claim and what was found. `rule` says how a verdict is reached.
+
+    One contradiction refutes a `universal` claim; elsewhere findings that disagree leave it undecided.
+    """
 
     key: str
     statement: str
     rule: str
     findings: tuple[Finding, ...]
+    universal: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """Shows if every testable finding does, not if none does and one contradicts, else undecided."""
+        """Shows if every testable finding does; what one that contradicts means depends on `universal`."""
         verdicts = [f.verdict for f in self.findings if f.verdict is not Verdict.UNTESTED]
         if not verdicts:
             return Verdict.UNTESTED
         if all(v is Verdict.SHOWS for v in verdicts):
             return Verdict.SHOWS
-        if Verdict.NOT in verdicts and Verdict.SHOWS not in verdicts:
+        if Verdict.NOT in verdicts and (self.universal or Verdict.SHOWS not in verdicts):
             return Verdict.NOT
         return Verdict.UNDECIDED
 

@@ -68,7 +68,7 @@ def position_differences(rows: list[Row], comparer: Comparer) -> Drawing | None:
         f"Small line charts of the difference in loss to {base.label} by tokens of context. At the longest context: "
         f"{ends}.",
         f"Difference in nats a token to {base.label} on the same tokens, by context; below zero is better. Bands are "
-        "95 % paired bootstrap intervals; a number at the edge is a point beyond the axis."
+        "95 % paired bootstrap intervals; an arrow gives a value beyond the axis."
         + (f" {left} more models are not drawn." if left else ""),
         partial(draw_position_differences, shown),
     )

@@ -81,7 +81,7 @@ def _alpha(rows: list[Row]) -> Drawing | None:
         "alpha",
         "Alpha of each layer",
         f"Small charts of alpha by layer. {'; '.join(values)}.",
-        "What stretches the base sequence, layer by layer; 1 leaves it as it is."
+        "What stretches the base sequence, layer by layer, first seed; 1 leaves it as it is."
         + (f" Learned alphas run from a ring (initial) to a dot (final). {'; '.join(moved)}." if moved else ""),
         partial(draw_alphas, entries),
     )

@@ -108,16 +108,17 @@ def _limit(profiles: list[Profile]) -> float:
 
 
 def _mark_clipped(axes: Axes, profile: Profile, limit: float, theme: Theme) -> None:
-    outside = [(x, v) for x, v in zip(profile.centres, profile.value, strict=True) if np.isfinite(v) and abs(v) > limit]
+    outside = [value for value in profile.value if abs(value) > limit]
     if outside:
-        x, value = outside[-1]
+        arrow = "\N{UPWARDS ARROW}" if outside[-1] > 0 else "\N{DOWNWARDS ARROW}"
         axes.annotate(
-            words.signed(value, 2),
-            xy=(x, limit if value > 0 else -limit),
-            xytext=(-3, -9 if value > 0 else 3),
+            f"{arrow} {words.signed(outside[-1], 2)}",
+            xy=(1, 1),
+            xytext=(0, 6),
+            xycoords="axes fraction",
             textcoords="offset points",
             ha="right",
-            fontsize=SMALL - 1,
+            fontsize=SMALL,
             color=theme.family(profile.row.family),
         )
 

@@ -8,7 +8,7 @@ from farspan.studies.report import words
 from farspan.studies.report.compare import Comparer
 from farspan.studies.report.rows import MATCHED, Row, evaluated_lengths, reference_row
 from farspan.studies.report.tables import entries
-from farspan.studies.report.tables.standings import standings
+from farspan.studies.report.tables.standings import mark, ranks
 from farspan.studies.report.tables.table import Column, Entry, Table
 
 _PERPLEXITY = "perplexity, non-overlapping windows"
@@ -20,8 +20,10 @@ def headline_table(rows: list[Row], comparer: Comparer) -> Table:
     """One row a label: its budget, its perplexity at every length, its tail, and paired differences."""
     train, lengths = rows[0].train_length, evaluated_lengths(rows)
     longest, base = lengths[-1], train if train in lengths else lengths[0]
-    by_length = {n: standings(rows, comparer, "disjoint", n) for n in lengths}
-    best = next((row for row in rows if row.label == by_length[base].leader), None)
+    lowest = {n: comparer.best(rows, "disjoint", n) for n in lengths}
+    rank = ranks(comparer.places(rows, "disjoint", base))
+    leader = lowest[base]
+    best = next((row for row in rows if leader and row.label == leader.labels[0]), None)
     dense = next((row for row in rows if row.family == "dense"), None)
     reference = reference_row(rows)
     columns = [
@@ -45,12 +47,12 @@ def headline_table(rows: list[Row], comparer: Comparer) -> Table:
     body = []
     for row in rows:
         nll = {n: row.nll("disjoint", n) for n in lengths}
-        marked = {n: by_length[n].mark(row, nll[n]) for n in lengths}
+        marked = {n: mark(row, nll[n], lowest[n]) for n in lengths}
         marked[base] = Entry(marked[base].text, _spread(row, base), marked[base].strong)
         body.append(
             [
                 Entry(row.label),
-                Entry(by_length[base].rank.get(row.label, words.MISSING)),
+                Entry(rank.get(row.label, words.MISSING)),
                 *marked.values(),
                 Entry(words.change(words.minus(nll[longest], nll[base]))),
                 Entry(words.keys(row.pairs())),

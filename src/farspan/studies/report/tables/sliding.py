@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farspan.studies.report import words
 from farspan.studies.report.compare import Comparer
 from farspan.studies.report.rows import Row, evaluated_lengths
-from farspan.studies.report.tables.standings import standings
+from farspan.studies.report.tables.standings import mark
 from farspan.studies.report.tables.table import Column, Entry, Table
 
 _PERPLEXITY = "perplexity, sliding windows"
@@ -19,7 +19,7 @@ def sliding_table(rows: list[Row], comparer: Comparer) -> Table | None:
     if not lengths:
         return None
     train = rows[0].train_length
-    by_length = {n: standings(rows, comparer, "sliding", n) for n in lengths}
+    lowest = {n: comparer.best(rows, "sliding", n) for n in lengths}
     columns = [
         Column("model", number=False),
         *(Column(words.multiple(n, train), _PERPLEXITY) for n in lengths),
@@ -28,7 +28,7 @@ def sliding_table(rows: list[Row], comparer: Comparer) -> Table | None:
     body = []
     for row in rows:
         nll = {n: row.nll("sliding", n) for n in lengths}
-        marked = [by_length[n].mark(row, nll[n]) for n in lengths]
+        marked = [mark(row, nll[n], lowest[n]) for n in lengths]
         change = Entry(words.change(words.minus(nll[lengths[-1]], nll[lengths[0]])))
         body.append([Entry(row.label), *marked, change])
     sliding, disjoint = (

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from farspan.studies.report import words
-from farspan.studies.report.compare import Comparer
+from farspan.studies.report.compare import Place
 from farspan.studies.report.rows import Row
 from farspan.studies.report.tables.table import Entry
 
 
-@dataclass(frozen=True)
-class Standings:
-    """Rows at one protocol and length: rank by label, those that share the first, the lowest of them."""
+def ranks(places: Sequence[Place]) -> dict[str, str]:
+    """Rank by label, `1=` for one that several rows share."""
+    return {label: f"{p.number}{'=' if len(p.labels) > 1 else ''}" for p in places for label in p.labels}
 
-    rank: dict[str, str]
-    best: frozenset[str]
-    leader: str | None
 
-    def mark(self, row: Row, nll: float | None) -> Entry:
-        """The perplexity: bold for the lowest, with the sign of a tie for those that share its rank."""
-        text = words.perplexity(nll)
-        if row.label == self.leader:
-            return Entry(text, strong=True)
-        if row.label in self.best:
-            return Entry(f"{words.APPROX}{words.THIN}{text}", strong=True)
+def mark(row: Row, nll: float | None, best: Place | None) -> Entry:
+    """The perplexity: bold for the lowest, with the sign of a tie for those that share its rank."""
+    text = words.perplexity(nll)
+    if best is None or row.label not in best.labels:
         return Entry(text)
-
-
-def standings(rows: Sequence[Row], comparer: Comparer, protocol: str, length: int) -> Standings:
-    """`1=` for a rank that several rows share."""
-    places = comparer.places(rows, protocol, length)
-    rank = {label: f"{p.number}{'=' if len(p.labels) > 1 else ''}" for p in places for label in p.labels}
-    best = places[0].labels if places else ()
-    return Standings(rank, frozenset(best), best[0] if best else None)
+    sign = "" if row.label == best.labels[0] else f"{words.APPROX}{words.THIN}"
+    return Entry(sign + text, strong=True)
