@@ -20,7 +20,8 @@ hypothesis.settings.load_profile("farspan")
 @pytest.fixture
 def poisoned_memory():
     """Uninitialised tensors hold NaN (or the largest integer), so an output that is not written fails its test."""
+    before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     assert torch.empty(1).isnan()
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(before)

@@ -37,7 +37,7 @@ def main() -> None:
     """Entry point: bad input ends in one sentence and exit code 2, an interrupt in exit code 130."""
     try:
         app()
-    except (ValueError, TypeError, FileNotFoundError, FloatingPointError) as error:
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
         Console(stderr=True).print(f"farspan: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:

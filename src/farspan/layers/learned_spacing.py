@@ -75,7 +75,7 @@ class LearnedSpacing(nn.Module):
     def _add_rungs(
         self, q: Tensor, k: Tensor, v: Tensor, near_out: Tensor, near_lse: Tensor, scale: float, start: Tensor | None
     ) -> Tensor:
-        """`near_out [B, H, Tq, Dv]` and `near_lse [B, H, Tq]`, of the window -> `[B, H, Tq, Dv]` with the rungs added."""
+        """`near_out [B, H, Tq, Dv]`, `near_lse [B, H, Tq]` of the window -> `[B, H, Tq, Dv]` with the rungs added."""
         q_len, k_len, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
         distance = self.alpha.to(_wide(q)) * torch.tensor(self.sequence, device=q.device)
         lower = distance.detach().floor().long()
