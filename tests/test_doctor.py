@@ -56,9 +56,7 @@ def test_text_names_every_item_and_its_reason(without_core):
 
 
 def test_brackets_in_texts_are_not_markup():
-    found = doctor.Report(
-        {}, {}, (), (), (doctor.Item("x", False, why="why [a]", how="pip install 'f[data]'"),)
-    )
+    found = doctor.Report({}, {}, (), (), (doctor.Item("x", False, why="why [a]", how="pip install 'f[data]'"),))
     assert "why [a]" in rendered(found)
     assert "'f[data]'" in rendered(found)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 app = typer.Typer(
     help="Sparse attention for PyTorch: design patterns, train and test models with them, see what each costs.",
@@ -85,7 +85,7 @@ def study_status(study: StudyName, runs: Root = Path("runs"), as_json: AsJson = 
             )
         )
         return
-    table = Table("cell", "state", "step", "")
+    table = Table(Column("cell", no_wrap=True), "state", "step", Column(overflow="fold"))
     for row in rows:
         table.add_row(row.cell.id, row.state, f"{row.step}/{row.cell.recipe.steps}", row.detail)
     Console().print(table)

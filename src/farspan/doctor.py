@@ -128,8 +128,7 @@ def _backends() -> tuple[Item, ...]:
         why = f"could not be examined: {type(error).__name__}: {error}"
         return (Item("attention", False, why=why),)
     return tuple(
-        Item(name, True) if reason is None else Item(name, False, why=reason)
-        for name, reason in reasons.items()
+        Item(name, True) if reason is None else Item(name, False, why=reason) for name, reason in reasons.items()
     )
 
 
@@ -151,9 +150,7 @@ def _gpu() -> Item:
     if torch.backends.mps.is_available():
         return Item("GPU", True, "Apple GPU (mps): PyTorch backends only")
     if torch.version.cuda is None and torch.version.hip is None:
-        return Item(
-            "GPU", False, why="this PyTorch is a CPU build", how="install a CUDA or ROCm build of torch"
-        )
+        return Item("GPU", False, why="this PyTorch is a CPU build", how="install a CUDA or ROCm build of torch")
     return Item("GPU", False, why="PyTorch sees no GPU")
 
 

@@ -20,9 +20,7 @@ SOURCE = '[[source]]\nname = "{}"\nweight = {}\npath = "{}"\n'
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30),
     count=st.integers(1, 400),
 )
-def test_no_stream_is_ever_more_than_one_item_above_its_share(
-    weights: list[int], sizes: list[int], count: int
-) -> None:
+def test_no_stream_is_ever_more_than_one_item_above_its_share(weights: list[int], sizes: list[int], count: int) -> None:
     shares = [weight / sum(weights) for weight in weights]
     streams = [zip(repeat(i), cycle(sizes[i % len(sizes) :] or sizes)) for i in range(len(shares))]
     drawn = [0] * len(shares)
@@ -115,7 +113,5 @@ def test_fault_in_a_file_is_named_with_its_key(tmp_path: Path, content: str, mes
 
 
 def test_missing_file_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"mixture none\.toml is neither a file nor one of .*fibonacci-paper"
-    ):
+    with pytest.raises(ValueError, match=r"mixture none\.toml is neither a file nor one of .*fibonacci-paper"):
         load_mixture("none.toml")

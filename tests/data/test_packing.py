@@ -57,9 +57,7 @@ def test_large_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 5, 10, 99])
-def test_limit_ends_the_tokens_exactly(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, limit: int
-) -> None:
+def test_limit_ends_the_tokens_exactly(tmp_path: Path, tokenizer: PreTrainedTokenizerFast, limit: int) -> None:
     file = packed(tmp_path / "t", tokenizer, max_tokens=limit)
     assert file.tokens.tolist() == FLAT[:limit]
     assert file.documents[-1] == len(file) == min(limit, 10)
@@ -83,9 +81,7 @@ def test_interrupted_packing_leaves_no_folder(tmp_path: Path, tokenizer: PreTrai
     assert packed(tmp_path / "t", tokenizer).tokens.tolist() == FLAT
 
 
-@pytest.mark.parametrize(
-    ("limit", "message"), [(0, "max_tokens should be at least 1"), (None, "no documents")]
-)
+@pytest.mark.parametrize(("limit", "message"), [(0, "max_tokens should be at least 1"), (None, "no documents")])
 def test_nothing_to_pack_is_refused(
     tmp_path: Path, tokenizer: PreTrainedTokenizerFast, limit: int | None, message: str
 ) -> None:
@@ -205,9 +201,7 @@ def test_copy_for_another_process_carries_no_tokens(counted: TokenFile) -> None:
     ],
     ids=["long", "short", "negative seed", "large seed", "none"],
 )
-def test_windows_that_cannot_be_are_refused(
-    counted: TokenFile, arguments: tuple[int, int, int], message: str
-) -> None:
+def test_windows_that_cannot_be_are_refused(counted: TokenFile, arguments: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RandomWindows(counted, *arguments)
 

@@ -76,9 +76,7 @@ def test_f34_no_training_window_shows_held_out_text(data: Prepared) -> None:
         assert not set(re.findall(r"<(\d+)>", text)) & heldout
 
 
-def test_f34_split_and_batches_do_not_depend_on_workers_or_seed(
-    data: Prepared, folder: Path, tmp_path: Path
-) -> None:
+def test_f34_split_and_batches_do_not_depend_on_workers_or_seed(data: Prepared, folder: Path, tmp_path: Path) -> None:
     again = prepare(folder, VOCAB, tmp_path)
     assert again.train.meta == data.train.meta
     assert again.heldout.meta == data.heldout.meta
@@ -179,9 +177,7 @@ def test_corpora_are_opened_by_name(tmp_path: Path) -> None:
     ],
     ids=["no vocabulary", "fraction", "tokens", "vocabulary", "mixture", "hub"],
 )
-def test_bad_arguments_are_refused(
-    folder: Path, tmp_path: Path, arguments: dict[str, Any], message: str
-) -> None:
+def test_bad_arguments_are_refused(folder: Path, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prepare(**{"corpus": folder, "vocab_size": VOCAB, "cache_dir": tmp_path, **arguments})
 
@@ -192,12 +188,9 @@ def paper_files(folder: Path) -> dict[str, Path]:
         "fineweb-edu": [{"text": f"web page {i} " * 9, "id": "u", "score": 3.1} for i in range(300)],
         "wikipedia": [{"id": i, "url": "u", "title": "t", "text": f"article {i} " * 7} for i in range(300)],
         "tinystories": [{"text": f"story {i} once " * 4} for i in range(300)],
-        "math": [
-            {"problem": f"sum {i}?", "level": "1", "type": "a", "solution": f"it is {i}"} for i in range(9)
-        ],
+        "math": [{"problem": f"sum {i}?", "level": "1", "type": "a", "solution": f"it is {i}"} for i in range(9)],
         "openmathinstruct-2": [
-            {"problem": f"sum {i // 4}?", "generated_solution": f"try {i}", "expected_answer": "1"}
-            for i in range(900)
+            {"problem": f"sum {i // 4}?", "generated_solution": f"try {i}", "expected_answer": "1"} for i in range(900)
         ],
     }
     folder.mkdir()
@@ -235,7 +228,8 @@ def test_mixture_that_runs_out_names_the_source(tmp_path: Path) -> None:
 
 
 PREPARE_UNTIL_KILLED = """
-import sys, time
+import faulthandler, sys, time
+faulthandler.dump_traceback_later(600, exit=True)
 from farspan.data import preparation as module
 encode = module.encode_documents
 def stuck(*arguments):
@@ -276,9 +270,7 @@ def test_tokenizer_has_the_same_bytes_with_another_hash_seed(data: Prepared, kil
     assert own == other
 
 
-def test_kill_in_the_middle_of_packing_leaves_nothing_half_written(
-    data: Prepared, folder: Path, killed: Path
-) -> None:
+def test_kill_in_the_middle_of_packing_leaves_nothing_half_written(data: Prepared, folder: Path, killed: Path) -> None:
     assert [path.name for path in killed.glob("tokens/.*.tmp")], "it was killed too early"
     assert not list(killed.glob("tokens/[!.]*"))
     after = prepare(folder, VOCAB, killed)

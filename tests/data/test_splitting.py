@@ -74,8 +74,7 @@ def test_document_moved_in_one_source_is_moved_in_all() -> None:
     rule = split_rule([("small", lambda: iter(small)), ("large", lambda: iter(large))], 0.001)
     assert {rule.side(document) for document in small} == {"train", "heldout"}
     by_source = [
-        {d.text for source in (small, large) for d in rule.select(source, side)}
-        for side in ("train", "heldout")
+        {d.text for source in (small, large) for d in rule.select(source, side)} for side in ("train", "heldout")
     ]
     assert not by_source[0] & by_source[1]
 

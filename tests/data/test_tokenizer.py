@@ -89,9 +89,7 @@ def test_long_document_is_cut_without_a_trace(
     assert encode("x" * 1000, tokenizer)[1:] == tokenizer("x" * 1000, add_special_tokens=False)["input_ids"]
 
 
-def test_hash_is_of_the_rules_and_not_of_the_last_call(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_hash_is_of_the_rules_and_not_of_the_last_call(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     before = tokenizer_sha256(tokenizer)
     tokenizer(["a", "longer text"], padding=True, truncation=True, max_length=5)
     assert tokenizer_sha256(tokenizer) == before

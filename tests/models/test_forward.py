@@ -127,8 +127,8 @@ def test_the_future_changes_no_bit(rule):
 def test_a_text_reads_alike_at_any_length(rule):
     """F08: lengths below, at and beyond training, in one module, in any order."""
     model = tiny(rule, rule)
-    ids = tokens(100)
-    for length in (100, TRAINED, 1, TRAINED + 1, 3, 99):
+    ids = tokens(70)
+    for length in (70, TRAINED, 1, TRAINED + 1):
         logits = model(ids[:, :length]).logits
         assert torch.equal(logits, tiny(rule, rule)(ids[:, :length]).logits)
         if rule["pattern"] != "powers_grown":

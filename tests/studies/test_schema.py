@@ -42,9 +42,7 @@ def test_shipped_studies_load_and_their_models_can_be_configured() -> None:
     assert shipped() == ["mini", "paper", "shift-copy", "small"]
     for name in shipped():
         for cell in load(name).cells():
-            FarspanConfig(
-                num_hidden_layers=cell.model.layers, hidden_size=64, num_attention_heads=4, rules=cell.rules
-            )
+            FarspanConfig(num_hidden_layers=cell.model.layers, hidden_size=64, num_attention_heads=4, rules=cell.rules)
 
 
 def test_the_paper_is_whole() -> None:
@@ -94,7 +92,7 @@ def test_arms_with_equal_seed_and_shape_differ_in_rules_only() -> None:
         (("window = [3, 5]", "window = [0, 5]"), ["arm 'fib fixed 0'", "window must be an integer >= 1", "0"]),
         (("[[language.arms]]", "[[language.arm]]"), ["language.arms", "required"]),
         (("title", "seeds = []\ntitle"), ["seeds"]),
-        (("label = \"window\"", "label = window"), ["not valid TOML"]),
+        (('label = "window"', "label = window"), ["not valid TOML"]),
         (('{schedule} {window}"', '{size}"'), ["arm 'fib {size}'", "size"]),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
@@ -115,7 +113,10 @@ def test_a_study_that_is_not_there_is_named_with_the_ones_that_are() -> None:
 
 
 def test_train_settings_reach_the_study() -> None:
-    study = single("one", {"pattern": "dense"}, 7, ["recipe.tokens=65536", "model.layers=2", "data.corpus=some/file.txt"])
+    study = single(
+        "one", {"pattern": "dense"}, 7, ["recipe.tokens=65536", "model.layers=2", "data.corpus=some/file.txt"]
+    settings = ["recipe.tokens=65536", "model.layers=2", "data.corpus=some/file.txt"]
+    study = single("one", {"pattern": "dense"}, 7, settings)
     (cell,) = study.cells()
     assert (cell.recipe.tokens, cell.model.layers, cell.seed) == (65536, 2, 7)
     assert cell.data is not None

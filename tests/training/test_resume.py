@@ -106,7 +106,7 @@ def straight(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "kills",
-    [[1], [3], [4], [6], [9], [10], [2, 4, 7], [3, 6, 9], [5, 5, 5]],
+    [[1], [4], [10], [3, 6, 9], [5, 5, 5]],
     ids=lambda kills: "killed at " + ", ".join(map(str, kills)),
 )
 def test_a_killed_run_ends_with_the_same_bits(tmp_path, straight, kills):
@@ -170,9 +170,7 @@ def test_a_checkpoint_that_a_kill_cut_short_is_removed(tmp_path, straight, monke
     assert_same_run(tmp_path, straight[0])
 
 
-@pytest.mark.parametrize(
-    "torso", ['{"step": 8, "lo', '{"step": 8}', "\x00\x00\x00"], ids=["cut", "no newline", "zeros"]
-)
+@pytest.mark.parametrize("torso", ['{"step": 8, "lo', "\x00\x00\x00"], ids=["cut", "zeros"])
 def test_a_line_of_metrics_that_a_kill_cut_short_is_written_again(tmp_path, straight, torso):
     with pytest.raises(Killed):
         train(model(), Windows(4 * STEPS), recipe(STEPS, save_every=3), tmp_path, report=kill_at(8))

@@ -96,9 +96,7 @@ class RandomWindows(Dataset[dict[str, LongTensor]]):
 
     def __init__(self, token_file: TokenFile, length: int, seed: int, count: int) -> None:
         if not 2 <= length <= len(token_file):
-            raise ValueError(
-                f"length should lie between 2 and the {len(token_file)} tokens there are, got {length}"
-            )
+            raise ValueError(f"length should lie between 2 and the {len(token_file)} tokens there are, got {length}")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed should lie between 0 and 2**64 - 1, got {seed}")
         if count < 1:

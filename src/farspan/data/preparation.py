@@ -124,9 +124,7 @@ def prepare(
     hashes = {"corpus_sha256": corpus_sha256, "tokenizer_sha256": tokenizer_sha256(tokenizer)}
 
     def packed(side: Side, max_tokens: int | None) -> TokenFile:
-        key = sha256_json(
-            {**hashes, "side": side, "heldout_fraction": heldout_fraction, "max_tokens": max_tokens}
-        )
+        key = sha256_json({**hashes, "side": side, "heldout_fraction": heldout_fraction, "max_tokens": max_tokens})
         return pack(
             drawing.encoded(side, tokenizer),
             tokenizer,
@@ -137,9 +135,7 @@ def prepare(
             progress=progress,
         )
 
-    return Prepared(
-        packed("train", max_train_tokens), packed("heldout", max_heldout_tokens), tokenizer, **hashes
-    )
+    return Prepared(packed("train", max_train_tokens), packed("heldout", max_heldout_tokens), tokenizer, **hashes)
 
 
 class _Drawing:
@@ -196,9 +192,7 @@ def _cached_tokenizer(
         report(0)
         trained = wrap(train_bpe(training_text(drawing.tokenizer_sample(), vocab_size), vocab_size))
         trained.save_pretrained(scratch)
-        write_json_atomic(
-            scratch / "provenance.json", {**made_from, "tokenizer_sha256": tokenizer_sha256(trained)}
-        )
+        write_json_atomic(scratch / "provenance.json", {**made_from, "tokenizer_sha256": tokenizer_sha256(trained)})
         report(1)
 
     build_once(folder, build)

@@ -46,9 +46,7 @@ def stdlib_files() -> list[tuple[str, Path]]:
             if name.endswith(".py") and not name.startswith("_sysconfigdata") and _is_utf8(path):
                 found.append((path.relative_to(root).as_posix(), path))
     if not found:
-        raise ValueError(
-            f"corpus 'python-stdlib' found no Python source files under {root}; name another corpus"
-        )
+        raise ValueError(f"corpus 'python-stdlib' found no Python source files under {root}; name another corpus")
     return sorted(found, key=lambda item: hashlib.sha256(item[0].encode()).digest())
 
 
@@ -90,9 +88,7 @@ def read_text(path: Path) -> str:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def read_hub(
-    hub: str, configs: Sequence[str | None], split: str, revision: str, streaming: bool
-) -> Iterator[Row]:
+def read_hub(hub: str, configs: Sequence[str | None], split: str, revision: str, streaming: bool) -> Iterator[Row]:
     """Rows of a Hugging Face dataset at the commit `revision`, its configurations one after the other."""
     datasets = _optional("datasets", f"hub dataset {hub!r}")
     for config in configs:
@@ -168,9 +164,7 @@ def _optional(module: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f"reading {wanted_by} needs {module}: pip install 'farspan[data]' ({error})"
-        ) from error
+        raise ImportError(f"reading {wanted_by} needs {module}: pip install 'farspan[data]' ({error})") from error
 
 
 def _is_utf8(path: Path) -> bool:

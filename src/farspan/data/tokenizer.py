@@ -53,9 +53,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         ValueError: `vocab_size` is below 257: 256 bytes and the boundary token.
     """
     if vocab_size < 257:
-        raise ValueError(
-            f"vocab_size should be at least 257 (256 bytes, one special token), got {vocab_size}"
-        )
+        raise ValueError(f"vocab_size should be at least 257 (256 bytes, one special token), got {vocab_size}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -111,9 +109,7 @@ def boundary_id(tokenizer: PreTrainedTokenizerFast) -> int:
     raise ValueError("tokenizer should have a bos or an eos token to begin documents with, it has neither")
 
 
-def encode_documents(
-    documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast
-) -> Iterator[NDArray[np.uint32]]:
+def encode_documents(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast) -> Iterator[NDArray[np.uint32]]:
     """Token ids of each document, the boundary token first.
 
     A special token spelled out in a text is plain text, and no boundary. Memory is constant but for one
@@ -125,9 +121,7 @@ def encode_documents(
     boundary = np.array([boundary_id(tokenizer)], dtype=np.uint32)
     for batch in _batches(documents):
         pieces = [list(_pieces(document.text)) for document in batch]
-        encoded = iter(
-            backend.encode_batch_fast([p for several in pieces for p in several], add_special_tokens=False)
-        )
+        encoded = iter(backend.encode_batch_fast([p for several in pieces for p in several], add_special_tokens=False))
         for several in pieces:
             ids = [np.asarray(encoding.ids, dtype=np.uint32) for encoding in islice(encoded, len(several))]
             yield np.concatenate([boundary, *ids])

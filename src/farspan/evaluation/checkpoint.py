@@ -39,9 +39,7 @@ def checkpoint_perplexity(
         ValueError: the model, its tokenizer or the corpus cannot be read, or the corpus is too short.
     """
     if "/" not in model and not Path(model).exists():
-        raise ValueError(
-            f"model must be a folder that exists or a hub name such as owner/name, got {model!r}"
-        )
+        raise ValueError(f"model must be a folder that exists or a hub name such as owner/name, got {model!r}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
         loaded = AutoModelForCausalLM.from_pretrained(model)

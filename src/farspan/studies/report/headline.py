@@ -46,7 +46,7 @@ def scale(study: Study, rows: Sequence[Row], probes: Sequence[ProbeRow]) -> list
 def caveat(rows: Sequence[Row]) -> str:
     """What the intervals cover, and what the numbers must not be compared with."""
     if not rows:
-        return "Every accuracy is from one training run; distances and depths are the only replication."
+        return "Accuracies are means over seeds where there are several; claims take each distance as one observation."
     only_here = (
         "Perplexities compare only within this study: same tokenizer, same held-out tokens, same training budget."
     )

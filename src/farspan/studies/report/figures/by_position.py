@@ -29,7 +29,8 @@ def position_loss(rows: list[Row]) -> Drawing | None:
         "Loss by position",
         f"Line chart of mean loss against tokens of context, by model. At the longest context: {ends}.",
         "Mean loss of held-out tokens by how many tokens came before them in the window, in windows of "
-        f"{rows[0].longest or rows[0].train_length:,} tokens; the shaded part is context that training never showed.",
+        f"{rows[0].longest or rows[0].train_length:,} tokens; the shaded part is context that training never showed. "
+        "The steep start is cut off.",
         partial(draw_position_loss, profiles),
     )
 
