@@ -113,8 +113,6 @@ def test_a_study_that_is_not_there_is_named_with_the_ones_that_are() -> None:
 
 
 def test_train_settings_reach_the_study() -> None:
-    study = single(
-        "one", {"pattern": "dense"}, 7, ["recipe.tokens=65536", "model.layers=2", "data.corpus=some/file.txt"]
     settings = ["recipe.tokens=65536", "model.layers=2", "data.corpus=some/file.txt"]
     study = single("one", {"pattern": "dense"}, 7, settings)
     (cell,) = study.cells()
