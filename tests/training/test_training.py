@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -22,9 +23,13 @@ LEARNED = {"pattern": "learned_spacing", "window": 2}
 
 
 @pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    """It guards against a loss of power, which nothing here simulates, and takes most of the time on a busy disk."""
+def _quick(monkeypatch):
+    """Without what takes most of the time: fsync, which guards against a loss of power that nothing here simulates, and
+    the walk over all that was ever imported when accelerate collects garbage before a training."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def tiny(*rules):

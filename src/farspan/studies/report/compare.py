@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 
+import numpy as np
+
 from farspan.evaluation.comparison import BinComparison, Comparison, compare, compare_bins
 from farspan.evaluation.windows import Scored
 from farspan.studies.report import words
@@ -59,6 +61,17 @@ class Comparer:
     def gain_with_length(self, row: Row) -> Comparison:
         """Loss in non-overlapping windows of the longest length minus that at the training length."""
         return _checked(self._arm(row, "disjoint", row.longest), self._arm(row, "disjoint", row.train_length))
+
+    def expected_gain(self, row: Row) -> float:
+        """`gain_with_length` if tokens beyond the training length were read from within it (see `beyond`).
+
+        The first seed's mean in nats, over the same tokens throughout.
+        """
+        seed = row.cells[0].seed
+        long, short = self._arm(row, "disjoint", row.longest)[seed], self._arm(row, "sliding", row.train_length)[seed]
+        within = self._arm(row, "disjoint", row.train_length)[seed]
+        mixed = np.where(long.context < row.train_length, long.nll, short.nll)
+        return float(mixed.mean(dtype=np.float64) - within.nll.mean(dtype=np.float64))
 
     def best(self, rows: Sequence[Row], protocol: str, length: int | None) -> Place | None:
         """The row of lowest loss and those that tie with it, or None where no row was evaluated."""

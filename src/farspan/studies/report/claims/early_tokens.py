@@ -55,12 +55,11 @@ def _early_tokens(row: Row, comparer: Comparer) -> Finding:
         return Finding(
             Verdict.NOT, text, f"{words.name(row.label)} {words.change(gain.difference)} with length", gain.difference
         )
-    expected = _expected_change(row)
-    if expected is not None:
-        start += (
-            f". Had the loss beyond {unit:,} tokens of context stayed at its mean between {unit // 2:,} and {unit:,}, "
-            f"the change would be {words.change(expected)}"
-        )
+    expected = comparer.expected_gain(row)
+    start += (
+        f". With every token beyond {unit:,} tokens of context read from within it instead, the change would be "
+        f"{words.change(expected)}"
+    )
     return Finding(
         is_no_lower(beyond) if falls is Verdict.SHOWS else Verdict.UNDECIDED,
         f"{start}. Tokens beyond the training length against the same tokens read from within it: {measured(beyond)}.",
@@ -68,21 +67,3 @@ def _early_tokens(row: Row, comparer: Comparer) -> Finding:
         "beyond the training length",
         beyond.difference,
     )
-
-
-def _expected_change(row: Row) -> float | None:
-    """Change of the mean loss if tokens beyond the training length did as well as late ones within it.
-
-    From the first seed's losses at the longest length and its mean at the training length.
-    """
-    entries = row.entries("disjoint", row.train_length)
-    scored = row.cells[0].scored("disjoint", row.longest) if row.longest else None
-    if not entries or scored is None:
-        return None
-    within = scored.context < row.train_length
-    late = within & (scored.context >= row.train_length // 2)
-    if not late.any():
-        return None
-    mean = scored.nll[late].mean(dtype="float64")
-    total = scored.nll[within].sum(dtype="float64") + (~within).sum() * mean
-    return float(total / len(scored) - entries[0]["nll"])

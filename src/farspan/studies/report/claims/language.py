@@ -57,7 +57,8 @@ def _stagger_equals_coprime(book: Book) -> Claim:
     return Claim(
         "stagger-equals-coprime",
         "The order of the alphas does not matter: coprime equals the linear stagger",
-        f"{_AT_TRAINING_LENGTH}Shows if the whole interval lies within {TIE} nats of zero, about 1 % of perplexity.",
+        f"{_AT_TRAINING_LENGTH}Shows if the whole interval lies within {TIE} nats of zero, about 1 % of perplexity; "
+        "does not show if the difference is larger and its interval excludes zero.",
         book.judge(book.same_window(_COPRIME, _STAGGER), is_equal) or book.missing(_COPRIME, _STAGGER),
     )
 

@@ -106,11 +106,12 @@ def is_above(comparison: Comparison, bound: float) -> Verdict:
 
 
 def is_equal(comparison: Comparison) -> Verdict:
-    """Shows if the whole interval lies within +-TIE, does not show if it lies outside, else undecided."""
+    """Shows if the whole interval lies within +-TIE, not if a difference above TIE is no tie, else undecided."""
     low, high = bounds(comparison)
     if max(abs(low), abs(high)) < TIE:
         return Verdict.SHOWS
-    return Verdict.NOT if low > TIE or high < -TIE else Verdict.UNDECIDED
+    differs = (low > 0 or high < 0) and abs(comparison.difference) > TIE
+    return Verdict.NOT if differs else Verdict.UNDECIDED
 
 
 def is_no_lower(comparison: Comparison) -> Verdict:

@@ -29,8 +29,11 @@ def position_loss(rows: list[Row]) -> Drawing | None:
         "Loss by position",
         f"Line chart of mean loss against tokens of context, by model. At the longest context: {ends}.",
         "Mean loss of held-out tokens by how many tokens came before them in the window, in windows of "
-        f"{rows[0].longest or rows[0].train_length:,} tokens; the shaded part is context that training never showed. "
-        "The steep start is cut off.",
+        f"{rows[0].longest or rows[0].train_length:,} tokens; the shaded part is context that training "
+        "never showed. "
+        "The steep start is cut off. A bin holds other tokens than its neighbour, so its height is also the "
+        "text's: "
+        "compare models, not bins.",
         partial(draw_position_loss, profiles),
     )
 
@@ -66,11 +69,14 @@ def position_differences(rows: list[Row], comparer: Comparer) -> Drawing | None:
     return Drawing(
         "loss-differences",
         f"Where the loss differs from {base.label}",
-        f"Small line charts of the difference in loss to {base.label} by tokens of context. At the longest context: "
+        f"Small line charts of the difference in loss to {base.label} by tokens of context. At the longest "
+        "context: "
         f"{ends}.",
-        f"Difference in nats a token to {base.label} on the same tokens, by context; below zero is better. Bands are "
-        "95 % paired bootstrap intervals; an arrow gives a value beyond the axis."
-        + (f" {left} more models are not drawn." if left else ""),
+        f"Difference in nats a token to {base.label} on the same tokens, by context; below zero is better. "
+        "Bands are "
+        "95 % paired bootstrap intervals; an arrow gives a value beyond the axis, which fits contexts of "
+        "eight "
+        "tokens and more." + (f" {left} more models are not drawn." if left else ""),
         partial(draw_position_differences, shown),
     )
 

@@ -27,7 +27,7 @@ from farspan.studies.report.figures.theme import Theme, line_styles
 from farspan.studies.report.rows import Row
 
 SETTLED = 8
-"""Tokens of context: with fewer, losses are so high that they would flatten all others."""
+"""Tokens of context: with fewer, losses are high and bins small; they would flatten all others."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def draw_position_loss(profiles: list[Profile], theme: Theme, wide: bool) -> Fig
     title(axes, "loss in nats per token", theme, pad=17)
     axes.set_xlabel("tokens of context before the scored token")
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    settled = [y for p in profiles for x, y in zip(p.centres, p.value, strict=True) if x >= SETTLED]
+    settled = [y for p in profiles for y in _settled(p)]
     if settled:
         low, high = min(y for p in profiles for y in p.value), max(settled)
         axes.set_ylim(low - 0.05 * (high - low), high + 0.15 * (high - low))
@@ -103,12 +103,16 @@ def draw_position_differences(profiles: list[Profile], theme: Theme, wide: bool)
 
 def _limit(profiles: list[Profile]) -> float:
     """Half-height of the axis: covers all rows but dense, which may leave it beyond the training length."""
-    calm = [abs(v) for p in profiles if p.row.family != "dense" for v in p.value if np.isfinite(v)]
-    return 1.25 * max(calm, default=0.1) or 0.1
+    calm = [abs(v) for p in profiles if p.row.family != "dense" for v in _settled(p)]
+    return 1.6 * max(calm, default=0.1) or 0.1
+
+
+def _settled(profile: Profile) -> list[float]:
+    return [v for x, v in zip(profile.centres, profile.value, strict=True) if x >= SETTLED]
 
 
 def _mark_clipped(axes: Axes, profile: Profile, limit: float, theme: Theme) -> None:
-    outside = [value for value in profile.value if abs(value) > limit]
+    outside = [value for value in _settled(profile) if abs(value) > limit]
     if outside:
         arrow = "\N{UPWARDS ARROW}" if outside[-1] > 0 else "\N{DOWNWARDS ARROW}"
         axes.annotate(
