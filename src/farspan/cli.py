@@ -175,9 +175,11 @@ def eval_perplexity(
     Example: farspan eval perplexity runs/mini/cells/dense-seed42/model --lengths 256,1024
     """
     from farspan.evaluation.checkpoint import checkpoint_perplexity
+    from farspan.studies.runner import quiet
 
+    quiet()
     wanted = [_integer(part, "lengths") for part in lengths.split(",")]
-    with _bar("scoring", quiet=as_json) as progress:
+    with _bar("scoring", hidden=as_json) as progress:
         found = checkpoint_perplexity(
             model, wanted, corpus=text, tokens=tokens, train_length=train_length, progress=progress
         )
@@ -255,9 +257,9 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @contextmanager
-def _bar(description: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def _bar(description: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
     """A progress bar driven by calls with (done, total)."""
-    with Progress(console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as progress:
         task = progress.add_task(description, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

@@ -84,7 +84,7 @@ def train(
         lr_scheduler_kwargs={"min_lr_rate": recipe.min_learning_rate},
         optim="adamw_torch_fused",
         bf16=precision == "bf16",
-        use_cpu=precision == "bf16" and not torch.cuda.is_available(),
+        use_cpu=not torch.accelerator.is_available(),
         logging_steps=recipe.log_every,
         logging_nan_inf_filter=False,
         save_steps=recipe.save_every,
