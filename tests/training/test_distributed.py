@@ -48,7 +48,8 @@ if __name__ == "__main__":
         if line["step"] == stop_at:
             raise SystemExit(1)
 
-    trained = train(FarspanForCausalLM(FarspanConfig(**shape, rules=rules)), Windows(), recipe, Path(sys.argv[1]), report=report)
+    model = FarspanForCausalLM(FarspanConfig(**shape, rules=rules))
+    trained = train(model, Windows(), recipe, Path(sys.argv[1]), report=report)
     assert (trained.steps, trained.tokens) == (4, 384)
 """
 

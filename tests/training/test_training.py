@@ -120,6 +120,14 @@ def test_the_gradient_is_clipped_to_the_norm_of_the_recipe(tmp_path):
     assert lines_of(tmp_path)[0]["grad_norm"] > 0.01
 
 
+def test_the_optimiser_is_the_one_of_the_recipe(tmp_path):
+    chosen = recipe(1, beta1=0.7, beta2=0.8, weight_decay=0.3, learning_rate=0.02)
+    train(tiny(), Windows(), chosen, tmp_path)
+    state = torch.load(tmp_path / "checkpoints" / "checkpoint-1" / "optimizer.pt", weights_only=True)
+    groups = [(group["betas"], group["weight_decay"], group["initial_lr"]) for group in state["param_groups"]]
+    assert groups == [((0.7, 0.8), 0.3, 0.02), ((0.7, 0.8), 0, 0.02)]
+
+
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth(tmp_path):
     train(tiny(), Windows(), recipe(12, warmup_steps=4, learning_rate=0.5), tmp_path)
     rates = [line["learning_rate"] for line in lines_of(tmp_path)]
