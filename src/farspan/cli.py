@@ -16,7 +16,6 @@ from rich.progress import Progress
 from rich.table import Column, Table
 
 app = typer.Typer(
-    help="Sparse attention for PyTorch: design patterns, train and test models with them, see what each costs.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -34,15 +33,39 @@ StudyName = Annotated[str, typer.Argument(help="A shipped study (mini, small, sh
 
 
 def main() -> None:
-    """Entry point: bad input ends in one sentence and exit code 2, an interrupt in exit code 130."""
+    """Entry point: bad input ends in one sentence and exit code 2."""
     try:
         app()
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+    except (ValueError, TypeError, OSError, OverflowError, FloatingPointError) as error:
         Console(stderr=True).print(f"farspan: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Ctrl-C in a long command ends it in one sentence and exit code 130."""
+    try:
+        yield
     except KeyboardInterrupt:
         Console(stderr=True).print("\nfarspan: interrupted; run the same command again to continue", style="yellow")
-        sys.exit(130)
+        raise typer.Exit(130) from None
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import farspan
+
+        typer.echo(farspan.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    """Sparse attention for PyTorch: design patterns, train and test models with them, see what each costs."""
 
 
 @study_app.command("run")
@@ -60,7 +83,8 @@ def study_run(
     from farspan.studies.schema import load
 
     loaded = load(study)
-    states = run_study(loaded, runs, jobs=jobs, retry_failed=retry_failed)
+    with _resumable():
+        states = run_study(loaded, runs, jobs=jobs, retry_failed=retry_failed)
     missing = [state for state in states if state.state != "finished"]
     if missing:
         listed = ", ".join(f"{state.cell.id} ({state.state})" for state in missing)
@@ -148,7 +172,8 @@ def train(
     if schedule is not None or pattern == "fibonacci":
         rule["schedule"] = schedule or "stagger"
     study = single(name, rule, seed, settings or [])
-    state = run_study(study, runs, retry_failed=True)[0]
+    with _resumable():
+        state = run_study(study, runs, retry_failed=True)[0]
     if state.state != "finished":
         raise ValueError(f"{state.cell.id} has no result ({state.state}): {state.detail}")
     result = json.loads((state.folder / "result.json").read_text())
@@ -165,9 +190,11 @@ def eval_perplexity(
         str, typer.Argument(help="A folder with a transformers causal LM, or the name of one on the hub.")
     ],
     lengths: Annotated[str, typer.Option(help="Window lengths in tokens.")] = "256,512,1024,2048",
-    train_length: Annotated[int | None, typer.Option(help="Default: the model's max_position_embeddings.")] = None,
+    train_length: Annotated[int | None, typer.Option(min=1, help="Default: the model's max_position_embeddings.")] = (
+        None
+    ),
     text: Annotated[str, typer.Option(help="A corpus: python-stdlib, or a file or folder.")] = "python-stdlib",
-    tokens: Annotated[int, typer.Option(min=2, help="Held-out tokens scored.")] = 65_537,
+    tokens: Annotated[int | None, typer.Option(min=2, help="Held-out tokens scored. Default: up to 65537.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Perplexity of any causal LM at several lengths, by both protocols, with the context that each token had.
@@ -205,11 +232,11 @@ def eval_perplexity(
 @pattern_app.command("show")
 def pattern_show(
     pattern: Annotated[str, typer.Argument(help="sliding_window, fibonacci, powers or powers_grown.")] = "fibonacci",
-    window: Annotated[int, typer.Option(help="Nearest keys read, the query included.")] = 13,
-    rungs: Annotated[int | None, typer.Option(help="Fibonacci numbers stretched.")] = None,
+    window: Annotated[int, typer.Option(max=65_536, help="Nearest keys read, the query included.")] = 13,
+    rungs: Annotated[int | None, typer.Option(max=1000, help="Fibonacci numbers stretched.")] = None,
     schedule: Annotated[str | None, typer.Option(help="fixed, stagger or coprime.")] = None,
     layers: Annotated[int, typer.Option(min=1)] = 16,
-    length: Annotated[int, typer.Option(min=2, help="Tokens.")] = 256,
+    length: Annotated[int, typer.Option(min=2, max=65_536, help="Tokens.")] = 256,
     out: Annotated[Path | None, typer.Option(help="Also draw it to this .png or .svg file.")] = None,
 ) -> None:
     """Draw the mask of a pattern and what each layer of its schedule reads.
@@ -218,6 +245,8 @@ def pattern_show(
     """
     from farspan.patterns import drawing, rules
 
+    if out is not None and (out.suffix.lower() not in (".png", ".svg") or out.is_dir()):
+        raise ValueError(f"out must be a .png or .svg file, got {out}")
     rule: dict[str, Any] = {"pattern": pattern, "window": window} | ({} if rungs is None else {"rungs": rungs})
     written = [rule] * layers if schedule is None else rules.over_depth(rule, schedule, layers)
     lines = [rules.build(one, length) for one in written]
@@ -233,8 +262,6 @@ def pattern_show(
     console.print(f"\nlayer │ distances read, {min(counts) / length:.1f} to {max(counts) / length:.1f} keys per query")
     console.print(drawing.schedule_text(lines, length), highlight=False, markup=False)
     if out is not None:
-        if out.suffix not in (".png", ".svg"):
-            raise ValueError(f"out must end in .png or .svg, got {out}")
         drawing.picture(lines, length, f"{pattern}, window {window}" + (f", {schedule}" if schedule else "")).savefig(
             out, dpi=160
         )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_LARGEST = 2**31 - 1
+LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,8 @@ class Lines:
                 f" got {heads} and {batch}"
             )
         value_dim = head_dim if value_dim is None else value_dim
+        if value_dim < 1:
+            raise ValueError(f"value_dim must be >= 1, got {value_dim}")
         counted = torch.as_tensor(self.pairs(q_len, k_len))
         pairs = int(counted.expand(batch, heads).sum())
         rows = self._lists()
@@ -248,7 +250,7 @@ def _integer(value: Any, name: str) -> int:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be integers, got {value!r} of type {type(value).__name__}") from None
-    if not 0 <= number <= _LARGEST:
+    if not 0 <= number <= LARGEST:
         raise ValueError(f"{name} must lie in 0..2**31-1, got {number}")
     return number
 
@@ -289,7 +291,7 @@ def _tensor_table(value: Tensor, name: str) -> Tensor:
         raise TypeError(f"{name} as a tensor must hold integers, got {value.dtype}")
     if 0 in value.shape[:-1]:
         raise ValueError(f"{name} as a tensor must have at least one head, got {list(value.shape)}")
-    if value.numel() and not -1 <= int(value.min()) <= int(value.max()) <= _LARGEST:
+    if value.numel() and not -1 <= int(value.min()) <= int(value.max()) <= LARGEST:
         raise ValueError(f"{name} as a tensor must lie in -1..2**31-1, got {int(value.min())}..{int(value.max())}")
     # Padding sorts last as the largest number, so do the duplicates once they are marked.
     last = torch.iinfo(torch.int64).max

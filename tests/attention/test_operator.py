@@ -38,7 +38,7 @@ def test_opcheck_of_the_backward(form):
     )
     out, lse = torch.ops.farspan.lines(q, k, v, slashes, verticals, start, scale)
     grad_out, grad_lse = torch.randn_like(out), torch.randn_like(lse)
-    arguments = (grad_out, grad_lse, q, k, v, out, lse, slashes, verticals, start, scale)
+    arguments = (grad_out, grad_lse, q, k, v, lse, slashes, verticals, start, scale)
     torch.library.opcheck(
         torch.ops.farspan.lines_backward.default, arguments, test_utils=("test_schema", "test_faketensor")
     )

@@ -19,7 +19,7 @@ RULES = {
     "fibonacci": {"pattern": "fibonacci", "window": 3, "alpha": 0.1 + 0.2, "rungs": 9},
     "powers": {"pattern": "powers", "window": 3, "alpha": 1 / 3, "reach": 64},
     "powers grown": {"pattern": "powers_grown", "window": 3},
-    "lines": {"pattern": "lines", "slashes": [[0, 1], [0, 13]], "verticals": [0]},
+    "lines": {"pattern": "lines", "slashes": [[0, 1], [0, 13], *([d] for d in range(6))], "verticals": [0]},
     "learned": {"pattern": "learned_spacing", "window": 3, "rungs": 9, "low": 0.7, "high": 1.1},
 }
 
@@ -120,7 +120,10 @@ REFUSED = {
         [{"pattern": "powers_grown", "window": 3, "length": 5}] * 2,
         r"rules\[0\]: length is not part of a powers_grown rule",
     ),
-    "learned, unknown": ([{"pattern": "learned_spacing", "window": 3, "alpha": 1}] * 2, r"rules\[0\]: .*'alpha'"),
+    "learned, unknown": (
+        [{"pattern": "learned_spacing", "window": 3, "alpha": 1}] * 2,
+        r"rules\[0\]: .*takes window, rungs, low, high, got alpha",
+    ),
     "learned, missing": ([{"pattern": "learned_spacing"}] * 2, r"rules\[0\]: .*'window'"),
     "learned, range": (
         [{"pattern": "learned_spacing", "window": 3, "low": 2}] * 2,

@@ -185,6 +185,19 @@ def test_shapes_are_known_without_data(rule):
     assert model(tokens(20, batch=2).to("meta")).logits.shape == (2, 20, 64)
 
 
+def test_the_whole_model_compiles_in_one_graph():
+    """Each layer keeps its own rule in it, and theta its gradient."""
+    model = tiny(RULES["fibonacci"], RULES["learned"])
+    ids, results = tokens(45, batch=2), []
+    for call in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        model.zero_grad()
+        loss = call(ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    for a, b in zip(*results, strict=True):
+        assert_close(a, b)
+
+
 class _Answers(torch.nn.Module):
     """A head that says `ids[t]` at position t, or the token after it."""
 

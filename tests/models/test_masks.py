@@ -235,12 +235,24 @@ def call(mask, q_length, kv_length, **more):
         ([[0, 1, 1, 0]], 4, [[1, 1, 1, 4]]),
         ([[0, 0, 0, 0], [0, 0, 0, 1]], 4, [[1, 2, 3, 4], [1, 2, 3, 3]]),
         ([[0, 0, 1, 1], [1, 1, 1, 1]], 1, [[2], [0]]),
-        ([[0, 0, 1, 1, 0, 0]], 2, [[2, 2]]),
     ],
-    ids=["none", "ones", "left", "right", "both", "all", "cache", "longer than the keys"],
+    ids=["none", "ones", "left", "right", "both", "all", "cache"],
 )
 def test_start_is_the_first_real_key_and_beyond_the_row_for_padding(mask, q_length, expected):
     assert call(mask, q_length, 4) == expected
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 33], ids=lambda length: f"T={length}")
+def test_start_finds_the_documents_of_a_mask_function(length):
+    generator = torch.Generator().manual_seed(length)
+    for _ in range(10):
+        documents = (torch.rand(length, generator=generator) < 0.3).cumsum(0)
+        expected = [documents.tolist().index(document) for document in documents.tolist()]
+
+        def same_document(batch, head, query, key, documents=documents):
+            return (key <= query) & (documents[query] == documents[key])
+
+        assert call(None, length, length, mask_function=same_document) == [expected]
 
 
 def test_start_follows_a_mask_function_and_a_mask_together():

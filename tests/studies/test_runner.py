@@ -211,3 +211,11 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(finished: Path, tmp_
         time.sleep(0.5)
     assert set(run(load(path), tmp_path).values()) == {"finished"}
     assert results(tmp_path) == results(finished)
+
+
+def test_text_that_cannot_be_had_leaves_nothing_behind(tmp_path: Path, corpus: Path) -> None:
+    path = write(tmp_path, corpus)
+    path.write_text(path.read_text().replace(corpus.as_posix(), "/nonexistent"))
+    with pytest.raises(ValueError, match="nonexistent"):
+        run(load(path), tmp_path)
+    assert not (tmp_path / "tiny").exists()

@@ -81,7 +81,7 @@ def test_arms_with_equal_seed_and_shape_differ_in_rules_only() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("tokens = 10240", "token = 10240"), ["language.recipe.token", "not permitted"]),
+        (("tokens = 10240", "token = 10240"), ["language.recipe.token", "unknown key", "tokens", "batch_tokens"]),
         (("layers = 4", "layers = 0"), ["language.model.layers", "greater than or equal to 1"]),
         (("heads = 4", "heads = 3"), ["language.model", "multiple of kv_heads"]),
         (("batch_tokens = 512", "batch_tokens = 500"), ["language.recipe", "multiple of length * micro_batch", "500"]),
@@ -94,6 +94,26 @@ def test_arms_with_equal_seed_and_shape_differ_in_rules_only() -> None:
         (("title", "seeds = []\ntitle"), ["seeds"]),
         (('label = "window"', "label = window"), ["not valid TOML"]),
         (('{schedule} {window}"', '{size}"'), ["arm 'fib {size}'", "size"]),
+        (('label = "window"', 'label = "FIB fixed-3"'), ["folder of its own", "'FIB fixed-3'", "'fib fixed 3'"]),
+        (("title", "seeds = [1, 1]\ntitle"), ["folder of its own", "seed"]),
+        (("title", "seeds = [true]\ntitle"), ["seeds.0", "integer"]),
+        (("title", "seeds = [-1]\ntitle"), ["seeds.0", "greater than or equal to 0"]),
+        (("title", "name = 'x'\ntitle"), ["name is the file's own"]),
+        (("window = [3, 5]", "window = []"), ["matrix.window", "at least one value"]),
+        (("[language.recipe]", "[language.evaluation]\nprotocols = []\n[language.recipe]"), ["evaluation.protocols"]),
+        (("[language.recipe]", "[language.evaluation]\ntokens = 100\n[language.recipe]"), ["512", "100"]),
+        (
+            ('match = "fib stagger 5"', 'match = "fib stagger 5", schedule = "zig"'),
+            ["schedule must be one of", "'zig'"],
+        ),
+        (('match = "fib stagger 5"', 'match = "fib stagger 5", foo = 1'), ["matched rule takes", "foo"]),
+        (('match = "fib stagger 5"', "window = 3, by = 'pairs'"), ["arm 'window'", "by"]),
+        (('"sliding_window", match = "fib stagger 5"', '"lines", slashes = [[0], [1], [2]]'), ["needs 4", "got 3"]),
+        (
+            ('"sliding_window", match = "fib stagger 5"', '"learned_spacing", windows = 3'),
+            ["learned_spacing", "windows"],
+        ),
+        (('"sliding_window", match = "fib stagger 5"', '"dense", schedule = "stagger"'), ["dense", "no alpha"]),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )

@@ -185,12 +185,13 @@ def test_a_line_of_metrics_that_a_kill_cut_short_is_written_again(tmp_path, stra
     assert_same_run(tmp_path, straight[0])
 
 
-def test_calling_a_finished_run_again_changes_nothing(tmp_path):
+@pytest.mark.parametrize("count", [16, 64], ids=["no window left", "windows left"])
+def test_calling_a_finished_run_again_changes_nothing(tmp_path, count):
     chosen = recipe(4, save_every=2)
     first = model()
-    trained = train(first, Windows(16), chosen, tmp_path)
+    trained = train(first, Windows(count), chosen, tmp_path)
     files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
-    windows, again = Windows(16), model()
+    windows, again = Windows(count), model()
     assert train(again, windows, chosen, tmp_path) == trained
     assert windows.asked == []
     for name, value in again.state_dict().items():

@@ -19,7 +19,7 @@ _library.define(
     " -> (Tensor, Tensor)"
 )
 _library.define(
-    "lines_backward(Tensor grad_out, Tensor grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse,"
+    "lines_backward(Tensor grad_out, Tensor grad_lse, Tensor q, Tensor k, Tensor v, Tensor lse,"
     " Tensor slashes, Tensor verticals, Tensor? start, float scale) -> (Tensor, Tensor, Tensor)"
 )
 _library.impl("lines", torch_lines.forward, "CompositeExplicitAutograd")
@@ -41,16 +41,14 @@ def _lines_backward_fake(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, slashes, verticals, start, ctx.scale = inputs
-    ctx.save_for_backward(q, k, v, *output, slashes, verticals, start)
+    ctx.save_for_backward(q, k, v, output[1], slashes, verticals, start)
 
 
 def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, out, lse, slashes, verticals, start = ctx.saved_tensors
-    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    q, k, v, lse, slashes, verticals, start = ctx.saved_tensors
+    grad_out = q.new_zeros(*q.shape[:3], v.shape[3]) if grad_out is None else grad_out
     grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
-    grads = torch.ops.farspan.lines_backward(
-        grad_out, grad_lse, q, k, v, out, lse, slashes, verticals, start, ctx.scale
-    )
+    grads = torch.ops.farspan.lines_backward(grad_out, grad_lse, q, k, v, lse, slashes, verticals, start, ctx.scale)
     return (*grads, None, None, None, None)
 
 

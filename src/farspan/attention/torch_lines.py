@@ -56,7 +56,6 @@ def backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    out: Tensor,
     lse: Tensor,
     slashes: Tensor,
     verticals: Tensor,
@@ -68,15 +67,9 @@ def backward(
     grad_q = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     grad_k = torch.zeros(k.shape, dtype=wide, device=k.device)
     grad_v = torch.zeros(v.shape, dtype=wide, device=v.device)
-    # d lse / d score is the probability, so the gradient of lse joins the row sums of grad_out * out.
-    delta = (grad_out.to(wide) * out.to(wide)).sum(-1) - grad_lse.to(wide)
     for part in _parts(q, k, slashes, verticals):
         qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
-        grads, lses, deltas = (
-            part.queries(grad_out),
-            part.queries(lse[..., None]),
-            part.queries(delta[..., None]),
-        )
+        grads, lses, grad_lses = (part.queries(x) for x in (grad_out, lse[..., None], grad_lse.to(wide)[..., None]))
         grad_ks, grad_vs = torch.zeros_like(ks, dtype=wide), torch.zeros_like(vs, dtype=wide)
         for chunk in part.chunks(start):
             rows = qs[..., chunk.rows, :].to(wide)
@@ -88,10 +81,13 @@ def backward(
             total = _finite(_total(weights), 0.0, 1.0)[..., None]
             weights = [block.div_(total) for block in weights]
             chunk.scatter(weights, grad, grad_vs)
-            grad_scores = [
-                block.sub_(deltas[..., chunk.rows, :]).mul_(weight)
-                for block, weight in zip(chunk.products(grad, vs), weights, strict=True)
-            ]
+            grad_scores = chunk.products(grad, vs)
+            # Summed from the probabilities, not from grad_out * out: out has been rounded to the dtype of q. The
+            # gradient of lse joins in, because d lse / d score is the probability.
+            delta = _total([block * weight for block, weight in zip(grad_scores, weights, strict=True)])[..., None]
+            delta -= grad_lses[..., chunk.rows, :]
+            for block, weight in zip(grad_scores, weights, strict=True):
+                block.sub_(delta).mul_(weight)
             part.store(grad_q, chunk.rows, (chunk.mix(grad_scores, ks) * scale).to(grad_q.dtype))
             chunk.scatter(grad_scores, rows * scale, grad_ks)
         part.add_keys(grad_k, grad_ks)

@@ -1,6 +1,7 @@
 """Configuration of the Llama-family model with one attention rule per layer."""
 
 import copy
+import inspect
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -59,6 +60,15 @@ class FarspanConfig(LlamaConfig):
     def validate_architecture(self) -> None:
         """Part of the validation that `transformers` runs on every config."""
         super().validate_architecture()
+        for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        assert self.num_key_value_heads is not None
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads must be a multiple of num_key_value_heads = {self.num_key_value_heads},"
+                f" got {self.num_attention_heads}"
+            )
         if self.attention_dropout:
             raise ValueError(f"attention_dropout must be 0, got {self.attention_dropout}")
         assert self.rules is not None
@@ -66,21 +76,27 @@ class FarspanConfig(LlamaConfig):
             raise ValueError(f"rules must be one per layer ({self.num_hidden_layers}), got {len(self.rules)}")
         for layer, rule in enumerate(self.rules):
             try:
-                check_rule(rule)
+                check_rule(rule, self.num_attention_heads)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"rules[{layer}]: {error}") from error
 
 
-def check_rule(rule: dict[str, Any]) -> None:
-    """Raises ValueError or TypeError unless the rule can be a layer of the model."""
+def check_rule(rule: dict[str, Any], heads: int) -> None:
+    """Raises ValueError or TypeError unless the rule can be a layer of a model with this many query heads."""
     name = rule.get("pattern")
     if name == "dense":
         if len(rule) > 1:
             raise ValueError(f"a dense rule takes no arguments, got {', '.join(k for k in rule if k != 'pattern')}")
     elif name == "learned_spacing":
-        LearnedSpacing(**{key: value for key, value in rule.items() if key != "pattern"})
-    elif name in patterns.PATTERNS:
-        patterns.build(rule, length=1)
+        arguments = {key: value for key, value in rule.items() if key != "pattern"}
+        known = list(inspect.signature(LearnedSpacing.__init__).parameters)[1:]
+        if unknown := set(arguments) - set(known):
+            raise ValueError(f"a learned_spacing rule takes {', '.join(known)}, got {', '.join(sorted(unknown))}")
+        LearnedSpacing(**arguments)
+    elif isinstance(name, str) and name in patterns.PATTERNS:
+        lines = patterns.build(rule, length=1)
+        if lines.heads not in (1, heads):
+            raise ValueError(f"a rule with lines per head needs {heads} of them, one a head, got {lines.heads}")
     else:
         raise ValueError(f"pattern must be one of {', '.join((*LAYER_RULES, *patterns.PATTERNS))}, got {name!r}")
 

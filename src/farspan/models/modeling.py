@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM, LlamaForCausalLM, LlamaModel
+from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, LlamaForCausalLM, LlamaModel
 from transformers import initialization as init
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.models.llama.modeling_llama import (
@@ -65,6 +65,15 @@ class FarspanAttention(LlamaAttention):
         if length not in self._lines:
             self._lines[length] = patterns.build(self.rule, length)
         return self._lines[length]
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Llama's forward, which looks the attention up by a name that anyone may set on the config."""
+        if self.config._attn_implementation != NAME:
+            raise ValueError(
+                f"attn_implementation must be {NAME!r}, or the rules would be ignored,"
+                f" got {self.config._attn_implementation!r}"
+            )
+        return super().forward(*args, **kwargs)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, scale: float) -> Tensor:
         """`q [B, H, Tq, D]`, `k`, `v [B, Hkv, Tk, D]`, `start` int `[B, Tq]` or None -> `[B, H, Tq, D]`."""
@@ -212,4 +221,5 @@ class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
         return frozen.train(self.training)
 
 
+AutoModel.register(FarspanConfig, FarspanModel)
 AutoModelForCausalLM.register(FarspanConfig, FarspanForCausalLM)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import causal_mask_function
 
+_HALVINGS = 31
+
 
 def start_from_mask(
     *,
@@ -44,19 +46,26 @@ def start_from_mask(
         if use_vmap:
             raise ValueError("a mask function of the caller's own cannot be expressed as the first key of each query")
         start = _first_allowed(mask_function, position, batch_size)
-    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[1] < kv_length):
+    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[1] != kv_length):
         raise ValueError(f"attention_mask must be [B, {kv_length}], all keys, got {list(attention_mask.shape)}")
-    if attention_mask is None or attention_mask.all():
+    if attention_mask is None:
         return start
-    return _first_real(attention_mask[:, :kv_length].bool(), position, start)
+    real = attention_mask.bool()
+    if not torch.compiler.is_compiling() and real.all():
+        return start
+    return _first_real(real, position, start)
 
 
 def _first_real(real: Tensor, position: Tensor, start: Tensor | None) -> Tensor:
     """First real key of each row, beyond the row itself where it is padding. `real` is bool `[B, Tk]`."""
     # Real tokens must be one run: at most one place where a real token follows padding or begins the row.
     begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
-    if (begins.sum(1) > 1).any():
-        raise ValueError("attention_mask must hide keys before or after the real tokens only, got a gap between them")
+    whole = (begins.sum(1) <= 1).all()
+    gap = "attention_mask must hide keys before or after the real tokens only, got a gap between them"
+    if torch.compiler.is_compiling():
+        torch._assert_async(whole, gap)
+    elif not whole:
+        raise ValueError(gap)
     first = real.int().argmax(1, keepdim=True)
     hidden = ~real[:, position]
     padded = torch.where(hidden, position + 1, first)
@@ -69,7 +78,8 @@ def _first_allowed(mask_function: Callable[..., Any], position: Tensor, batch: i
     head = torch.zeros_like(row)
     low = torch.zeros(batch, len(position), dtype=torch.int64, device=position.device)
     high = position.expand_as(low).clone()
-    while bool((low < high).any()):
+    # Halvings enough for any length; asking whether all are done would read values back and break a graph.
+    for _ in range(_HALVINGS):
         middle = (low + high) // 2
         allowed = mask_function(row, head, position, middle)
         low, high = torch.where(allowed, low, middle + 1), torch.where(allowed, middle, high)

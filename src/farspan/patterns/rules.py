@@ -70,7 +70,7 @@ def over_depth(rule: Mapping[str, Any], schedule: str, layers: int, **bounds: fl
     Raises:
         ValueError: the schedule is unknown, or the rule has an alpha of its own or takes none.
     """
-    if schedule not in SCHEDULES:
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     if "alpha" in rule:
         raise ValueError(f"a scheduled rule must leave alpha to the schedule, got alpha = {rule['alpha']}")
@@ -81,6 +81,6 @@ def over_depth(rule: Mapping[str, Any], schedule: str, layers: int, **bounds: fl
 
 def _parameters(rule: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
     name = rule.get("pattern")
-    if name not in PATTERNS:
+    if not isinstance(name, str) or name not in PATTERNS:
         raise ValueError(f"pattern must be one of {', '.join(PATTERNS)}, got {name!r}")
     return inspect.signature(PATTERNS[name][0]).parameters

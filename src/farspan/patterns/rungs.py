@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from farspan.patterns.arguments import at_least, positive
-from farspan.support import Lines
+from farspan.support import LARGEST, Lines
 
 
 def window_and_rungs(window: int, alpha: float, base: Iterable[int]) -> Lines:
@@ -15,5 +15,9 @@ def window_and_rungs(window: int, alpha: float, base: Iterable[int]) -> Lines:
     out and equal ones collapse, so the number of keys differs between values of `alpha`.
     """
     window, alpha = at_least("window", window, 1), positive("alpha", alpha)
-    rungs = (round(alpha * f) for f in base)
+    rungs = []
+    for f in base:
+        if f > LARGEST / alpha:
+            raise ValueError(f"alpha times the longest rung must stay below 2**31, got {alpha:g} * {float(f):g}")
+        rungs.append(round(alpha * f))
     return Lines([*range(window), *(rung for rung in rungs if rung >= window)])

@@ -90,21 +90,20 @@ def run_study(
     console = console or Console()
     folder = root / study.name
     cells = study.cells()
-    write_once(
-        folder / "study.json",
-        {
-            "name": study.name,
-            "title": study.title,
-            "description": study.description.strip(),
-            "cells": [cell.model_dump(mode="json", include={"id", "label", "group", "seed", "task"}) for cell in cells],
-            "recipe": {
-                task: settings.model_dump(mode="json", exclude={"arms"})
-                for task, settings in (("language", study.language), ("copy", study.copy_))
-                if settings is not None
-            },
-            "study_sha256": sha256_json(study.model_dump(mode="json")),
+    plan = {
+        "name": study.name,
+        "title": study.title,
+        "description": study.description.strip(),
+        "cells": [cell.model_dump(mode="json", include={"id", "label", "group", "seed", "task"}) for cell in cells],
+        "recipe": {
+            task: settings.model_dump(mode="json", exclude={"arms"})
+            for task, settings in (("language", study.language), ("copy", study.copy_))
+            if settings is not None
         },
-    )
+        "study_sha256": sha256_json(study.model_dump(mode="json")),
+    }
+    if (folder / "study.json").exists():
+        write_once(folder / "study.json", plan)
     todo = []
     for state in states(study, root):
         if state.state == "failed" and retry_failed:
@@ -113,7 +112,9 @@ def run_study(
             continue
         todo.append(state.cell)
     if todo:
+        # A study whose text cannot be had leaves nothing behind, so that the mended one may have its name.
         _prepare(todo, console)
+        write_once(folder / "study.json", plan)
         _run_all(study, root, todo, jobs or _jobs(study), console)
     return states(study, root)
 
@@ -147,6 +148,9 @@ def _run_all(study: Study, root: Path, cells: Sequence[Cell], jobs: int, console
         context.set_forkserver_preload(["farspan.studies.cell"])
     else:
         context = mp.get_context("spawn")
+    if not console.is_terminal:
+        console.print(f"{study.name}: {len(cells)} cells, {jobs} at a time")
+        console.file.flush()
     waiting = list(cells)
     running: dict[str, tuple[Cell, BaseProcess, float]] = {}
     total = sum(cell.recipe.steps for cell in cells)
@@ -189,6 +193,7 @@ def _run_all(study: Study, root: Path, cells: Sequence[Cell], jobs: int, console
 
 
 def _say(console: Console, state: CellState, exitcode: int | None, seconds: float) -> None:
+    """One line for a cell that has ended, seen at once also where the output is a file."""
     if state.state == "finished":
         console.print(f"  {state.cell.id}: finished after {seconds:.0f} s")
     elif state.state == "failed":
@@ -198,6 +203,7 @@ def _say(console: Console, state: CellState, exitcode: int | None, seconds: floa
     else:
         how = f"signal {signal.Signals(-exitcode).name}" if exitcode and exitcode < 0 else f"exit code {exitcode}"
         console.print(f"  {state.cell.id}: its process died ({how}); run again to continue", style="red")
+    console.file.flush()
 
 
 _BUSY = 75
@@ -217,7 +223,8 @@ def _work(cell: Cell, folder: Path) -> None:
     quiet()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / ".lock", timeout=0):
+        # Not at once: whoever asks where the cell stands takes the lock for a moment.
+        with FileLock(folder / ".lock", timeout=5):
             run(cell, folder)
     except Timeout:
         raise SystemExit(_BUSY) from None

@@ -7,16 +7,19 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 from string import Formatter
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from farspan.models.configuration import check_rule
+from farspan.models.configuration import LAYER_RULES, check_rule
 from farspan.patterns import rules
 from farspan.patterns.matching import match_spec
 from farspan.training import Recipe
 
 _SHIPPED = resources.files("farspan.studies") / "shipped"
+
+
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
 class _Table(BaseModel):
@@ -56,13 +59,13 @@ class Evaluation(_Table):
 
     tokens: int = Field(524_289, ge=2, description="held-out tokens scored, from the start of the held-out stream")
     multiples: list[int] = Field([1, 2, 4, 8], description="evaluation lengths as multiples of the training length")
-    protocols: list[Literal["disjoint", "sliding"]] = ["disjoint", "sliding"]
+    protocols: list[Literal["disjoint", "sliding"]] = Field(["disjoint", "sliding"], min_length=1)
 
     @field_validator("multiples")
     @classmethod
     def _positive(cls, value: list[int]) -> list[int]:
-        if not value or min(value) < 1:
-            raise ValueError(f"multiples must be one or more integers >= 1, got {value}")
+        if not value or min(value) < 1 or len(set(value)) < len(value):
+            raise ValueError(f"multiples must be one or more different integers >= 1, got {value}")
         return value
 
 
@@ -72,11 +75,13 @@ class Arm(_Table):
     label: str = Field(min_length=1, description="unique; {name} is replaced by the value of a matrix axis")
     rule: dict[str, Any]
     matrix: dict[str, list[Any]] = {}
-    seeds: list[int] | None = Field(None, description="instead of the study's")
+    seeds: list[Seed] | None = Field(None, min_length=1, description="instead of the study's")
     micro_batch: int | None = Field(None, ge=1, description="instead of the recipe's")
 
     def expanded(self) -> list[Arm]:
         """The arms this one stands for."""
+        if empty := [axis for axis, values in self.matrix.items() if not values]:
+            raise ValueError(f"arm {self.label!r}: matrix.{empty[0]} must list at least one value, got none")
         axes = [[(axis, value) for value in values] for axis, values in self.matrix.items()]
         unknown = {name for _, name, _, _ in Formatter().parse(self.label) if name is not None} - set(self.matrix)
         if unknown:
@@ -101,6 +106,14 @@ class Language(_Table):
     recipe: Recipe = Recipe()
     evaluation: Evaluation = Evaluation()
     arms: list[Arm] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        longest = self.recipe.length * max(self.evaluation.multiples)
+        if self.evaluation.tokens < longest:
+            got = self.evaluation.tokens
+            raise ValueError(f"evaluation.tokens must be at least the longest evaluation length, {longest}, got {got}")
+        return self
 
 
 class Copy(_Table):
@@ -129,10 +142,10 @@ class Copy(_Table):
 class Study(_Table):
     """A study file. At least one of `language` and `copy` is there."""
 
-    name: str
+    name: str = Field(pattern=r"^\w[\w.+-]*$", description="also the name of its folder")
     title: str
     description: str = ""
-    seeds: list[int] = Field([42], min_length=1)
+    seeds: list[Seed] = Field([42], min_length=1)
     threads: int | None = Field(None, ge=1, description="CPU threads of a cell; fixed, because it decides rounding")
     language: Language | None = None
     copy_: Copy | None = Field(None, alias="copy")
@@ -157,9 +170,17 @@ class Study(_Table):
                     raise ValueError(f"arms must have unique labels, got {label!r} more than once")
             by_label = {arm.label: arm for arm in arms}
             for arm in arms:
-                layers = _layer_rules(arm, by_label, task.model.layers, task.recipe.length)
+                layers = _layer_rules(arm, by_label, task.model, task.recipe.length)
                 for seed in arm.seeds or self.seeds:
                     cells += _cells_of(task, arm, layers, seed, self.threads)
+        by_id: dict[str, Cell] = {}
+        for cell in cells:
+            if cell.id in by_id:
+                raise ValueError(
+                    f"every cell needs a folder of its own, got {cell.id!r} twice, for {by_id[cell.id].label!r} and"
+                    f" {cell.label!r}: change a label, or a seed or distance that stands there twice"
+                )
+            by_id[cell.id] = cell
         return cells
 
 
@@ -213,19 +234,24 @@ def _cells_of(
     return shift + marked
 
 
-def _layer_rules(arm: Arm, arms: dict[str, Arm], layers: int, length: int) -> list[dict[str, Any]]:
+def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> list[dict[str, Any]]:
     """The rule of every layer. `schedule` gives each its alpha; `match` sets the window by another arm's pairs or
     reach."""
     rule = dict(arm.rule)
     try:
         schedule = rule.pop("schedule", None)
         bounds: dict[str, float] = {key: rule.pop(key) for key in ("low", "high") if schedule and key in rule}
-        target, by = rule.pop("match", None), rule.pop("by", "pairs")
-        if target is not None:
-            return _matched(rule, schedule, bounds, arms, target, by, layers, length)
-        written = [rule] * layers if schedule is None else rules.over_depth(rule, schedule, layers, **bounds)
+        if "match" in rule:
+            return _matched(rule, schedule, bounds, arms, model, length)
+        if schedule is not None and rule.get("pattern") in LAYER_RULES:
+            raise ValueError(
+                f"a {rule['pattern']} rule has no alpha that a schedule could set, got schedule = {schedule!r}"
+            )
+        written = (
+            [rule] * model.layers if schedule is None else rules.over_depth(rule, schedule, model.layers, **bounds)
+        )
         for one in written:
-            check_rule(one)
+            check_rule(one, model.heads)
         return [dict(one) for one in written]
     except (TypeError, ValueError) as error:
         raise ValueError(f"arm {arm.label!r}: {error}") from None
@@ -236,20 +262,26 @@ def _matched(
     schedule: str | None,
     bounds: dict[str, float],
     arms: dict[str, Arm],
-    target: str,
-    by: str,
-    layers: int,
+    model: Shape,
     length: int,
 ) -> list[dict[str, Any]]:
-    if target not in arms:
+    target, by, family = rule.pop("match"), rule.pop("by", "pairs"), rule.pop("pattern", None)
+    if unknown := set(rule) - {"reach"}:
+        raise ValueError(
+            f"a matched rule takes match, by, pattern, schedule and reach, got {', '.join(sorted(unknown))}"
+        )
+    if not isinstance(target, str) or target not in arms:
         raise ValueError(f"match must name another arm ({', '.join(arms)}), got {target!r}")
     if "match" in arms[target].rule:
         raise ValueError(f"match must name an arm with a rule of its own, got {target!r}, which is matched itself")
-    family = rule.pop("pattern", None)
-    alphas = [1.0] * layers if schedule is None else rules.SCHEDULES[schedule](layers, **bounds)
-    others = _layer_rules(arms[target], arms, layers, length)
+    if schedule is not None and schedule not in rules.SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(rules.SCHEDULES)}, got {schedule!r}")
+    if arms[target].rule.get("pattern") in LAYER_RULES:
+        raise ValueError(f"match must name an arm with a static pattern, got {target!r}")
+    alphas = [1.0] * model.layers if schedule is None else rules.SCHEDULES[schedule](model.layers, **bounds)
+    others = _layer_rules(arms[target], arms, model, length)
     return [
-        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, **rule)  # type: ignore[arg-type]
+        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, **rule)
         for other, alpha in zip(others, alphas, strict=True)
     ]
 
@@ -257,6 +289,13 @@ def _matched(
 def shipped() -> list[str]:
     """Names of the studies that come with farspan."""
     return sorted(entry.name.removesuffix(".toml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".toml"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be UTF-8 text: {error}") from None
 
 
 def load(study: str | Path) -> Study:
@@ -268,14 +307,30 @@ def load(study: str | Path) -> Study:
     if str(study) in shipped():
         name, text, where = str(study), (_SHIPPED / f"{study}.toml").read_text(), f"{study}.toml"
     elif Path(study).suffix == ".toml" and Path(study).is_file():
-        name, text, where = Path(study).stem, Path(study).read_text(), str(study)
+        name, text, where = Path(study).stem, _read(Path(study)), str(study)
     else:
         raise ValueError(f"study must be one of {', '.join(shipped())} or a TOML file that exists, got {str(study)!r}")
     try:
-        return Study(name=name, **tomllib.loads(text))
+        table = tomllib.loads(text)
+        if "name" in table:
+            raise ValueError(f"{where}: name is the file's own, got name = {table['name']!r}")
+        return Study.model_validate({"name": name, **table})
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{where} is not valid TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{where}: {key + ': ' if key else ''}{first['msg'].removeprefix('Value error, ')}") from None
+        raise ValueError(f"{where}: {first_fault(error)}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing a study got wrong: its key, what is wrong, and for an unknown key the ones there are."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        model: type[BaseModel] = Study
+        for part in path[:-1]:
+            field = model.model_fields.get("copy_" if part == "copy" else part)
+            kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+        message = f"unknown key; known are {', '.join(sorted(model.model_fields))}"
+    return f"{'.'.join(path)}: {message}" if path else message

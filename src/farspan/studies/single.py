@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from farspan.studies.schema import Study
+from farspan.studies.schema import Study, first_fault
 
 
 def single(name: str, rule: dict[str, Any], seed: int, settings: list[str]) -> Study:
@@ -29,9 +29,7 @@ def single(name: str, rule: dict[str, Any], seed: int, settings: list[str]) -> S
     try:
         return Study.model_validate({"name": name, "title": name, "seeds": [seed], "language": language})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{key + ': ' if key else ''}{first['msg'].removeprefix('Value error, ')}") from None
+        raise ValueError(first_fault(error)) from None
 
 
 def _value(text: str) -> Any:

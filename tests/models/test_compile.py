@@ -1,0 +1,55 @@
+"""The model under `torch.compile(fullgraph=True)`: equal to eager, padded too, few graphs for many lengths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from farspan.models import FarspanConfig, FarspanForCausalLM
+
+
+@pytest.fixture
+def model() -> FarspanForCausalLM:
+    torch.manual_seed(0)
+    rules = [{"pattern": "fibonacci", "window": 3}, {"pattern": "sliding_window", "window": 3}]
+    config = FarspanConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=32,
+        rules=rules,
+    )
+    return FarspanForCausalLM(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_compiled_training_equals_eager_in_a_handful_of_graphs(model: FarspanForCausalLM, padded: bool) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model, fullgraph=True)
+    for length in range(20, 32):
+        ids = torch.randint(1, 64, (2, length))
+        mask = None
+        if padded:
+            mask = torch.ones_like(ids)
+            mask[0, :3] = 0
+        losses, gradients = [], []
+        for run in (model, compiled):
+            model.zero_grad()
+            loss = run(input_ids=ids, labels=ids, attention_mask=mask, use_cache=False).loss
+            loss.backward()
+            losses.append(loss.detach())
+            gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad.clone())
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] <= 3
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_the_rules_cannot_be_switched_off_by_name(model: FarspanForCausalLM, name: str) -> None:
+    model.config._attn_implementation = name
+    with pytest.raises(ValueError, match=f"attn_implementation must be 'farspan'.*{name}"):
+        model(input_ids=torch.ones(1, 5, dtype=torch.long))
