@@ -33,7 +33,7 @@ PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 .PHONY: help setup demo picture test check lint format clean
 
 help:
-	@echo "make demo     train and compare the models of the mini study, then write its report (about 15 minutes)"
+	@echo "make demo     train and compare the models of the mini study, then write its report (about 10 minutes on two cores)"
 	@echo "make test     the tests, without the slow ones"
 	@echo "make check    everything CI checks: format, lint, types, import direction, C++ warnings, all tests"
 	@echo "make setup    only the set-up, which the others do by themselves"

@@ -7,6 +7,7 @@ import torch
 
 from attention_probes import BACKENDS, PATTERNS, Results, assert_same, random_qkv, run, start_of
 from farspan import Lines, attention, patterns
+from farspan.attention import torch_lines
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -56,8 +57,9 @@ def test_large_scores_stay_finite_and_right(name, factor, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [8, 40, 128])
-def test_narrow_dtypes_accumulate_wide(dtype, head_dim):
-    """Packed documents, groups, a long window: the sums of many terms."""
+def test_narrow_dtypes_accumulate_wide(monkeypatch, dtype, head_dim):
+    """Packed documents, groups, a long window, many chunks: the sums of many terms."""
+    monkeypatch.setattr(torch_lines, "_CHUNK", 8)
     inputs = random_qkv(heads=4, kv_heads=2, q_len=300, head_dim=head_dim, dtype=DTYPES[dtype])
     support = Lines([*range(200), 250], verticals=[0, 1])
     assert_as_good_as_the_reference(inputs, support, start=start_of(40, 260))
