@@ -184,17 +184,19 @@ def test_other_models_in_the_process_do_not_notice():
     llama = LlamaForCausalLM(config).eval()
     ours = tiny(RULES["window"], RULES["window"])
     before = llama(IDS).logits, ours(IDS).logits
-    functions = {name: AttentionInterface()[name] for name in ("sdpa", "flex_attention")}
-    masks = {name: AttentionMaskInterface()[name] for name in ("sdpa", "eager")}
     others = [tiny(RULES["fibonacci"], RULES["learned"]), tiny(RULES["dense"], RULES["lines per head"])]
     for other in others:
         other(IDS)
     assert (config._attn_implementation, type(llama.model.layers[0].self_attn).__name__) == ("sdpa", "LlamaAttention")
     assert torch.equal(llama(IDS).logits, before[0])
     assert torch.equal(ours(IDS).logits, before[1])
-    assert functions == {name: AttentionInterface()[name] for name in functions}
-    assert masks == {name: AttentionMaskInterface()[name] for name in masks}
     assert type(AutoModel.from_config(config)).__name__ == "LlamaModel"
+
+
+@pytest.mark.parametrize("interface", [AttentionInterface(), AttentionMaskInterface()], ids=["attention", "masks"])
+def test_importing_us_adds_one_name_and_replaces_none(interface):
+    """F24."""
+    assert {name for name in interface if not interface[name].__module__.startswith("transformers.")} == {"farspan"}
 
 
 def test_two_models_of_one_config_do_not_share_their_patterns():
