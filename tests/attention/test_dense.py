@@ -39,8 +39,9 @@ def test_dense_is_attention_over_every_key(q_len, k_len, start):
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_groups_and_scale(kv_heads, scale):
-    q, k, v = random_qkv(heads=4, kv_heads=kv_heads, q_len=20)
+@pytest.mark.parametrize("q_len", [20, 5], ids=["without a mask", "with a mask"])
+def test_groups_and_scale(kv_heads, scale, q_len):
+    q, k, v = random_qkv(heads=4, kv_heads=kv_heads, q_len=q_len, k_len=20)
     for dense, expected in zip(*both_ways(q, k, v, scale=scale), strict=True):
         torch.testing.assert_close(dense, expected, atol=1e-12, rtol=0)
 

@@ -129,6 +129,10 @@ REFUSED = {
         [{"pattern": "learned_spacing", "window": 3, "low": 2}] * 2,
         r"rules\[0\]: high must be above low, got 1.5 and 2",
     ),
+    "lines of another number of heads": (
+        [{"pattern": "lines", "slashes": [[0], [1], [2]]}] * 2,
+        r"rules\[0\]: a rule with lines per head needs 8 of them, one a head, got 3",
+    ),
     "words for rules": (["dense"] * 2, "rules"),
     "one rule for all": ({"pattern": "dense"}, "rules"),
 }
@@ -138,6 +142,19 @@ REFUSED = {
 def test_wrong_rules_are_refused_by_layer_and_name(rules, words):
     with pytest.raises(StrictDataclassError, match=words):
         FarspanConfig(num_hidden_layers=2, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (dict(num_attention_heads=6, num_key_value_heads=4), "must be a multiple of num_key_value_heads = 4, got 6"),
+        (dict(num_key_value_heads=0), "num_key_value_heads must be >= 1, got 0"),
+    ],
+    ids=["not a multiple", "no key heads"],
+)
+def test_head_counts_that_do_not_fit_are_refused(shape, words):
+    with pytest.raises(StrictDataclassError, match=words):
+        FarspanConfig(hidden_size=48, **shape)
 
 
 def test_dropout_is_refused_and_not_ignored():
