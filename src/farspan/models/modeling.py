@@ -21,7 +21,6 @@ from transformers.models.llama.modeling_llama import (
 
 from farspan.attention import attention, dense_attention
 from farspan.layers import LearnedSpacing
-from farspan.layers.precision import no_autocast
 from farspan.models.configuration import FarspanConfig
 from farspan.models.start import start_from_mask
 from farspan.patterns import rules as patterns
@@ -115,10 +114,9 @@ def _attention(
         raise ValueError(
             f"attention_mask must be [B, T], padding only: the rules decide the pairs, got {list(attention_mask.shape)}"
         )
-    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16, and would compute the scores in bf16.
+    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    with no_autocast(query.device):
-        out = module.attend(query, key, value, attention_mask, scaling)
+    out = module.attend(query, key, value, attention_mask, scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
