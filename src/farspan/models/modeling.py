@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, LlamaForCausalLM, LlamaModel
+from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, Cache, LlamaForCausalLM, LlamaModel
 from transformers import initialization as init
 from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaDecoderLayer,
@@ -18,11 +19,12 @@ from transformers.models.llama.modeling_llama import (
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
 )
+from transformers.utils.deprecation import deprecate_kwarg
 
 from farspan.attention import attention, dense_attention
 from farspan.layers import LearnedSpacing
 from farspan.models.configuration import FarspanConfig
-from farspan.models.start import start_from_mask
+from farspan.models.start import check_padding, check_positions, packed, start_from_mask
 from farspan.patterns import rules as patterns
 from farspan.support import Lines
 
@@ -193,6 +195,40 @@ class FarspanModel(FarspanPreTrainedModel, LlamaModel):
         self.rotary_emb = FarspanRotaryEmbedding(config=config)
         self.gradient_checkpointing = False
         self.post_init()
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Llama's forward, for masks and packed documents that transformers would misread without a word.
+
+        Documents packed into one row (position ids that restart) are told apart where neither a cache nor a mask is
+        given; no cache is then kept. Beside one, and in a compiled graph that keeps a cache, they are refused.
+        """
+        if attention_mask is not None:
+            check_padding(attention_mask)
+        if position_ids is not None and position_ids.shape[-1] > 1:
+            unseen = cache is not None or attention_mask is not None or use_cache
+            if unseen or (use_cache is None and torch.compiler.is_compiling()):
+                check_positions(position_ids, attention_mask)
+            elif use_cache is None and packed(position_ids):
+                use_cache = False
+        return super().forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
 
 
 class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
