@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -252,6 +253,7 @@ class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
         frozen = FarspanForCausalLM(config).to(self.device, self.dtype)
         weights = {name: value for name, value in self.state_dict().items() if not name.endswith(".spacing.theta")}
         frozen.load_state_dict(weights)
+        frozen.generation_config = copy.deepcopy(self.generation_config)
         return frozen.train(self.training)
 
 
