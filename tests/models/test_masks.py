@@ -133,6 +133,7 @@ HIDES_PACKING = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
 @pytest.mark.parametrize("options", HIDES_PACKING.values(), ids=HIDES_PACKING)
 @pytest.mark.parametrize("positions", [[0, 1, 2, 0, 1, 2], [0, 1, 2, 2, 3, 4], [0, 1, 2, 9, 10, 11]], ids=str)
 def test_packing_that_would_go_unseen_is_refused(options, positions):
