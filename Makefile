@@ -94,7 +94,7 @@ sanitize: $(DEPENDENCIES)
 	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >$$site/packages.pth
 	@LD_PRELOAD="$$(ldd $(SANITIZED)/_core.*so | awk '/lib(asan|ubsan|stdc\+\+)\.so/ {print $$3}' | tr '\n' ' ')" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 $(SANITIZED)/venv/bin/python -c \
-	'import sys, pytest; result = pytest.main(sys.argv[1:]); from farspan import _core; assert "-fsanitize" in _core.build_info()["flags"]; sys.exit(result)' \
+	'import sys, pytest; result = pytest.main(sys.argv[1:]); from farspan import _core; assert "-fsanitize" in _core.build_info()["flags"], _core.__file__; sys.exit(result)' \
 	--capture=sys $(SANITIZED_TESTS)
 endif
 
