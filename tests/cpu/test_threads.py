@@ -71,7 +71,7 @@ def test_starts_no_thread_beside_torchs():
     use_torchs_threads()
     threads = set(Path("/proc/self/task").iterdir())
     assert core.parallel_self_test(3) == ([1] * 3, 3)
-    assert set(Path("/proc/self/task").iterdir()) == threads
+    assert set(Path("/proc/self/task").iterdir()) <= threads
 
 
 def test_without_a_pool_it_works_on_the_calling_thread(other_pool):
