@@ -110,7 +110,7 @@ endif
 
 build/neon/%.o: csrc/%.cpp $(wildcard csrc/*.h)
 	@mkdir -p $(@D)
-	@$(AARCH64_CXX) -std=c++17 -O3 -Wall -Wextra -Werror -c $< -o $@
+	@$(AARCH64_CXX) -std=c++17 -O3 -ffp-contract=fast -Wall -Wextra -Werror -c $< -o $@
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff format .

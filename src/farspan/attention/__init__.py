@@ -78,12 +78,12 @@ def attention(
         TypeError: an argument has the wrong type.
     """
     _check(q, k, v, support, scale, start)
-    chosen = backends.choose(backend)
+    chosen = backends.choose(backend, q)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if chosen == "reference":
         out, lse = reference_attention(q, k, v, support, scale, start)
     else:
-        out, lse = op.lines(q, k, v, support.slash_table, support.vertical_table, start, scale)
+        out, lse = op.lines(q, k, v, support.slash_table, support.vertical_table, start, scale, chosen)
     return (out, lse) if return_lse else out
 
 

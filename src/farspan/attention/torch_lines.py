@@ -56,7 +56,7 @@ def forward(
 
 def backward(
     grad_out: Tensor,
-    grad_lse: Tensor,
+    grad_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -74,7 +74,7 @@ def backward(
     with no_autocast(q.device):
         for part in _parts(q, k, slashes, verticals):
             qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
-            grads, lses, grad_lses = (part.queries(x) for x in (grad_out, lse[..., None], grad_lse.to(wide)[..., None]))
+            grads, lses = part.queries(grad_out), part.queries(lse[..., None])
             grad_ks, grad_vs = torch.zeros_like(ks, dtype=wide), torch.zeros_like(vs, dtype=wide)
             for chunk in part.chunks(start):
                 rows = qs[..., chunk.rows, :].to(wide)
@@ -89,7 +89,8 @@ def backward(
                 # Summed from the probabilities, not from grad_out * out: out has been rounded to the dtype of q. The
                 # gradient of lse joins in, because d lse / d score is the probability.
                 delta = _total([block * weight for block, weight in zip(grad_scores, weights, strict=True)])[..., None]
-                delta -= grad_lses[..., chunk.rows, :]
+                if grad_lse is not None:
+                    delta -= part.queries(grad_lse.to(wide)[..., None])[..., chunk.rows, :]
                 for block, weight in zip(grad_scores, weights, strict=True):
                     block.sub_(delta).mul_(weight)
                 part.store(grad_q, chunk.rows, (chunk.mix(grad_scores, ks) * scale).to(grad_q.dtype))
