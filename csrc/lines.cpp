@@ -88,6 +88,7 @@ std::unique_ptr<OwnedPlan> make_plan(const LinesCall& call, const Line& slashes,
   Plan& plan = owned->plan;
   plan.heads = heads;
   plan.positions = LANES / heads;
+  for (int l = 0; l < LANES; ++l) plan.position[l] = l / heads;
   // With few queries most lanes of a dense tile would be idle: every key is then a row of its own.
   const bool few = call.q_len * heads < 12;
   // Dense operands, and in the backward their gradients, stay in a core's own cache.

@@ -20,12 +20,6 @@ using std::int64_t;
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LN_2 = 0.6931471805599453f;
-#ifndef KP
-#define KP 0
-#endif
-#ifndef PF
-#define PF 0
-#endif
 constexpr int VECS = LANES / VL;  // vectors that hold one number per lane
 constexpr float ONES[LANES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
@@ -53,14 +47,22 @@ void copy(float* to, const float* from, int64_t n) {
 }
 
 // Memory that the next tile will use, in pieces of four cache lines. It is far apart, too many streams for the hardware
-// to follow, and asking for all of it at once would stall: so the scores ask for a line now and then while they compute.
+// to follow, and asking for all of it at once would stall: so the scores ask for two lines now and then.
 struct Ahead {
-  static constexpr int MOST = 1024;
+  static constexpr int MOST = 256;
   const char* piece[MOST];
-  int count = 0, next = 0, rate = 1;
+  int count = 0, line = 0;
 
   void add(const void* row, int64_t bytes) {
     for (int64_t b = 0; b < bytes && count < MOST; b += 256) piece[count++] = static_cast<const char*>(row) + b;
+  }
+
+  void ask() {
+    if (line >= 4 * count) return;
+    const char* p = piece[line / 4] + line % 4 * 64;
+    __builtin_prefetch(p);
+    __builtin_prefetch(p + 64);
+    line += 2;
   }
 };
 
@@ -70,12 +72,11 @@ void score_block(const float* qt, const float* k, int64_t ld, int dim, float* s,
   vec acc[N][V];
   FARSPAN_UNROLL for (int n = 0; n < N; ++n) FARSPAN_UNROLL for (int v = 0; v < V; ++v) acc[n][v] = vec{};
   for (int c = 0; c < dim; c += 4) {
-    const int first = ahead.next, last = static_cast<int>(lesser(ahead.count, first + ahead.rate));
-    ahead.next = last;
-    if (KP) { __builtin_prefetch(k + N * ld + c * N);
-    __builtin_prefetch(k + N * ld + c * N + 2 * N); }
+    ahead.ask();
+    // The keys of the next block.
+    __builtin_prefetch(k + N * (ld + c));
+    __builtin_prefetch(k + N * (ld + c + 2));
     FARSPAN_UNROLL for (int u = 0; u < 4; ++u) {
-      for (int a = first; a < last; ++a) __builtin_prefetch(ahead.piece[a] + 64 * u);
       vec q[V];
       FARSPAN_UNROLL for (int v = 0; v < V; ++v) {
         q[v] = load(qt + (c + u) * LANES + v * VL);
@@ -140,6 +141,7 @@ FARSPAN_INLINE void mix_block(const Rows<E>& rows, const Target& target, int c, 
   const float* row = rows.row + c;
   for (int r = 0; r < rows.dense; ++r, w += LANES, row += rows.ld) {
     vec x[N];
+    __builtin_prefetch(row + N * VL);
     FARSPAN_UNROLL for (int n = 0; n < N; ++n) {
       x[n] = load(row + n * VL);
       FARSPAN_PIN(x[n]);
@@ -444,8 +446,7 @@ void load_lanes(const Strided& x, const Task& task, const Tile& tile, int dim, f
     }
   }
   for (int l = lanes; l < LANES; ++l) lane[l] = zeros;
-  if (transposed)
-    for (int c = 0; c < ld; c += 4) transpose<LANES>(lane, c, transposed + c * LANES);
+  if (transposed) transpose<LANES>(lane, ld, transposed);
 }
 
 // Rows of k or v for the dense part: in place if they lie as the kernel wants them, else copied.
@@ -524,30 +525,29 @@ void single_rows(const Step& step, const Part& part, const Tile& tile, int i, T*
   for (int s = n; s < (n + 7) / 8 * 8; ++s) rows[s] = rows[n - 1];
 }
 
-// What the tile after this one will use: its rows of `x` (queries) and of `y` (results), and its keys.
+// What the tile after this one will use: its rows of q and of `y`, and the keys that come into reach of a band.
 template <class E>
-void look_ahead(const LinesCall& call, const Task& task, const Step& step, const Part& part, const Tile& tile,
-                const Strided& y, int y_dim, const typename E::type* k, const typename E::type* v, Ahead& ahead) {
-  using T = typename E::type;
-  ahead.count = ahead.next = 0;
-  const int64_t n = lesser(tile.positions, task.end - tile.row - tile.positions);
+void look_ahead(const LinesCall& call, const Task& task, const Step& step, const Tile& tile, const Strided& y,
+                int y_dim, const typename E::type* k, const typename E::type* v, Ahead& ahead) {
+  constexpr int64_t size = sizeof(typename E::type);
+  ahead.count = ahead.line = 0;
+  const int n = static_cast<int>(lesser(tile.positions, task.end - tile.row - tile.positions));
   const int64_t row = tile.row + tile.positions, first = tile.first + tile.positions;
-  const int64_t k_bytes = call.dim * sizeof(T), v_bytes = call.value_dim * sizeof(T);
-  for (int h = 0; h < task.plan->heads; ++h)
-    for (int64_t i = 0; i < n; ++i) {
-      ahead.add(head_of<E>(call.q, task.batch, task.head[h]) + (row + i) * call.q.row, k_bytes);
-      ahead.add(head_of<E>(y, task.batch, task.head[h]) + (row + i) * y.row, y_dim * sizeof(T));
+  for (int h = 0; h < task.plan->heads; ++h) {
+    const auto* q_row = head_of<E>(call.q, task.batch, task.head[h]) + row * call.q.row;
+    const auto* y_row = head_of<E>(y, task.batch, task.head[h]) + row * y.row;
+    for (int i = 0; i < n; ++i, q_row += call.q.row, y_row += y.row) {
+      ahead.add(q_row, call.dim * size);
+      ahead.add(y_row, y_dim * size);
     }
-  if (step.has_dense && step.dense.band)
-    for (int64_t i = 0; i < n; ++i) {
-      ahead.add(k + (first + i - step.dense.band->lo) * call.k.row, k_bytes);
-      ahead.add(v + (first + i - step.dense.band->lo) * call.v.row, v_bytes);
-    }
-  for (int64_t i = 0; i < n; ++i)
-    for (int s = 0; s < part.single[i]; ++s) {
-      ahead.add(k + (first + i - step.single[s]) * call.k.row, k_bytes);
-      ahead.add(v + (first + i - step.single[s]) * call.v.row, v_bytes);
-    }
+  }
+  if (!step.has_dense || !step.dense.band) return;
+  const auto* k_row = k + (first - step.dense.band->lo) * call.k.row;
+  const auto* v_row = v + (first - step.dense.band->lo) * call.v.row;
+  for (int i = 0; i < n; ++i, k_row += call.k.row, v_row += call.v.row) {
+    ahead.add(k_row, call.dim * size);
+    ahead.add(v_row, call.value_dim * size);
+  }
 }
 
 // Products of the queries (or gradients) of a tile with all rows of k (or v) that it reads; `x` holds the single rows.
@@ -657,7 +657,7 @@ void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& 
   Target targets[LANES / 4];
   int groups = 0;
   for (int lane = 0; lane < lanes; lane += 4, ++groups) {
-    const int i = lane / heads, last = static_cast<int>(lesser(lanes - 1, lane + 3)) / heads;
+    const int i = plan.position[lane], last = plan.position[lesser(lanes - 1, lane + 3)];
     Rows<E>& group = rows[groups] = {part.dense, weights + lane, nullptr, ld, 0, single_weights + lane, nullptr};
     if (part.dense) {
       int64_t r = 0;
@@ -669,13 +669,21 @@ void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& 
       group.row = dense + (part.row + r) * ld;
     }
     if (together) {
-      if (lane % heads == 0) single_rows(step, part, tile, i, base, stride, row[i]);
+      if (lane == i * heads) single_rows(step, part, tile, i, base, stride, row[i]);
       group.singles = part.single[i];
       group.single = row[i];
     }
     targets[groups] = {from ? from + lane * ld_state : nullptr, ld_state, rescale + lane, to + lane, factor + lane};
   }
   mix<4>(groups, rows, targets, dim);
+}
+
+// Calls f with pointers to two rows of LANES at a time, and with the last one alone if their number is odd.
+template <class F>
+FARSPAN_INLINE void for_rows(int rows, float* s, F f) {
+  int r = 0;
+  for (; r + 2 <= rows; r += 2) f(reinterpret_cast<float(*)[2 * LANES]>(s + r * LANES));
+  if (r < rows) f(reinterpret_cast<float(*)[LANES]>(s + r * LANES));
 }
 
 // Weights exp2(scale * (s - maximum)) in place of scores, and the maximum and sum so far; `rescale` is what to multiply
@@ -690,16 +698,22 @@ void soften(int rows, float* s, float scale, float* top, float* total, float* re
     shift[v] = select(most[v] == -INF, vec{}, most[v]) * scale;
     sum[v] = vec{};
   }
-  for (int r = 0; r < rows; ++r)
-    FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
-      const vec weight = exp2(load(s + r * LANES + v * VL) * scale - shift[v]);
-      store(s + r * LANES + v * VL, weight);
-      sum[v] += weight;
-    }
+  const auto weigh_rows = [&](auto* row) {
+    constexpr int N = sizeof(*row) / sizeof(float) / VL;
+    vec w[N];
+    float* p = *row;
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = load(p + i * VL) * scale - shift[i % VECS];
+    exp2<N>(w);
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) store(p + i * VL, w[i]);
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum[i % VECS] += w[i];
+  };
+  for_rows(rows, s, weigh_rows);
+  vec factor[VECS];
+  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) factor[v] = load(top + v * VL) * scale - shift[v];
+  exp2<VECS>(factor);
   FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
-    const vec factor = exp2(load(top + v * VL) * scale - shift[v]);
-    store(rescale + v * VL, factor);
-    store(total + v * VL, load(total + v * VL) * factor + sum[v]);
+    store(rescale + v * VL, factor[v]);
+    store(total + v * VL, load(total + v * VL) * factor[v] + sum[v]);
     store(top + v * VL, most[v]);
   }
 }
@@ -709,17 +723,16 @@ void soften(int rows, float* s, float scale, float* top, float* total, float* re
 template <class E>
 void results(const Strided& x, const Task& task, const Tile& tile, int dim, bool final, float* state, float* dummy,
              float** to) {
-  const int heads = task.plan->heads;
-  for (int l = 0; l < LANES; ++l) {
-    const int i = l / heads;
-    if (i >= tile.positions)
-      to[l] = dummy;
-    else if (final && in_place<E>(dim))
-      to[l] = static_cast<float*>(x.data) + task.batch * x.batch + task.head[l % heads] * x.head +
-              (tile.row + i) * x.row;
-    else
-      to[l] = state + l * padded(dim);
+  const int heads = task.plan->heads, lanes = tile.positions * heads, ld = padded(dim);
+  if (final && in_place<E>(dim)) {
+    for (int h = 0; h < heads; ++h) {
+      float* row = static_cast<float*>(x.data) + task.batch * x.batch + task.head[h] * x.head + tile.row * x.row;
+      for (int l = h; l < lanes; l += heads, row += x.row) to[l] = row;
+    }
+  } else {
+    for (int l = 0; l < lanes; ++l) to[l] = state + l * ld;
   }
+  for (int l = lanes; l < LANES; ++l) to[l] = dummy;
 }
 
 // Copies finished rows from `state` to `x`, where they did not go straight there.
@@ -779,17 +792,20 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
       }
       const float* q[LANES];
       load_lanes<E>(call.q, task, tile, call.dim, space.q, space.zeros, q, part.dense ? space.q_t : nullptr);
-      if (PF) look_ahead<E>(call, task, step, part, tile, call.out, call.value_dim, k, v, ahead);
+      look_ahead<E>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
       products<E>(plan, step, part, tile, q, space.q_t, call.dim, step.dense.k, step.dense.ld_k, k, call.k.row,
                   space.scores, ahead);
       mask(plan, step, part, tile, space.scores);
-      float rescale[LANES], factor[LANES];
+      float rescale[LANES], inverse[LANES];
       soften(part.dense + part.singles, space.scores, call.scale * LOG2_E, top, total, rescale);
-      for (int l = 0; l < LANES; ++l) factor[l] = !final ? 1.0f : total[l] > 0.0f ? 1.0f / total[l] : 0.0f;
+      FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
+        const vec sum = load(total + u * VL);
+        store(inverse + u * VL, select(sum > 0.0f, 1.0f / sum, vec{}));
+      }
       float* to[LANES];
       results<E>(call.out, task, tile, call.value_dim, final, state, space.dummy, to);
       mix_tile<E>(plan, step, part, tile, space.scores, call.value_dim, step.dense.v, step.dense.ld_v, v, call.v.row,
-                  number ? state : nullptr, rescale, state, to, factor);
+                  number ? state : nullptr, rescale, state, to, final ? inverse : ONES);
       if (!final) continue;
       deliver<E>(call.out, task, tile, call.value_dim, state);
       float lse[LANES];
@@ -798,9 +814,10 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
         const vec value = load(top + u * VL) * call.scale + log2(max(sum, splat(1.0f))) * LN_2;
         store(lse + u * VL, select(sum == 0.0f, splat(-INF), value));
       }
-      for (int i = 0; i < tile.positions; ++i)
-        for (int h = 0; h < heads; ++h)
-          call.lse[(task.batch * call.heads + task.head[h]) * call.q_len + row + i] = lse[i * heads + h];
+      for (int h = 0; h < heads; ++h) {
+        float* to_lse = call.lse + (task.batch * call.heads + task.head[h]) * call.q_len + row;
+        for (int i = 0; i < tile.positions; ++i) to_lse[i] = lse[i * heads + h];
+      }
     }
   }
 }
@@ -839,13 +856,18 @@ void weigh(int rows, float* s, const float* d, float scale, const float* lse, bo
     shift[v] = load(lse + v * VL);
     sum[v] = sum_d[v] = vec{};
   }
-  for (int r = 0; r < rows; ++r)
-    FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
-      const vec weight = exp2(load(s + r * LANES + v * VL) * scale - shift[v]);
-      store(s + r * LANES + v * VL, weight);
-      sum[v] += weight;
-      sum_d[v] += weight * load(d + r * LANES + v * VL);
-    }
+  const auto weigh_rows = [&](auto* row) {
+    constexpr int N = sizeof(*row) / sizeof(float) / VL;
+    vec w[N];
+    float* p = *row;
+    const float* products = d + (p - s);
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = load(p + i * VL) * scale - shift[i % VECS];
+    exp2<N>(w);
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) store(p + i * VL, w[i]);
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum[i % VECS] += w[i];
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum_d[i % VECS] += w[i] * load(products + i * VL);
+  };
+  for_rows(rows, s, weigh_rows);
   if (!count) return;
   FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
     store(total + v * VL, load(total + v * VL) + sum[v]);
@@ -950,7 +972,7 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         const float *q[LANES], *g[LANES];
         load_lanes<E>(call.q, task, tile, call.dim, space.q, space.zeros, q, part.dense ? space.q_t : nullptr);
         load_lanes<E>(call.out, task, tile, call.value_dim, space.g, space.zeros, g, part.dense ? space.g_t : nullptr);
-        if (PF) look_ahead<E>(call, task, step, part, tile, call.out, call.value_dim, k, v, ahead);
+        look_ahead<E>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
         products<E>(plan, step, part, tile, q, space.q_t, call.dim, step.dense.k, step.dense.ld_k, k, call.k.row,
                     space.scores, ahead);
         mask(plan, step, part, tile, space.scores);
@@ -960,12 +982,14 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         float lse[LANES], grad_lse[LANES];
         fill(lse, INF, LANES);
         fill(grad_lse, 0.0f, LANES);
-        for (int i = 0; i < tile.positions; ++i)
-          for (int h = 0; h < heads; ++h) {
-            const int64_t at = (task.batch * call.heads + task.head[h]) * call.q_len + row + i;
-            lse[i * heads + h] = call.lse[at] == -INF ? 0.0f : call.lse[at] * LOG2_E;
-            if (call.grad_lse) grad_lse[i * heads + h] = call.grad_lse[at];
+        for (int h = 0; h < heads; ++h) {
+          const int64_t at = (task.batch * call.heads + task.head[h]) * call.q_len + row;
+          for (int i = 0; i < tile.positions; ++i) {
+            const float value = call.lse[at + i];
+            lse[i * heads + h] = value == -INF ? 0.0f : value * LOG2_E;
+            if (call.grad_lse) grad_lse[i * heads + h] = call.grad_lse[at + i];
           }
+        }
         const int rows = part.dense + part.singles;
         if (number == 0 && pass == (two_passes ? 0 : 1)) {
           fill(total, 0.0f, LANES);

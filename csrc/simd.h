@@ -40,9 +40,9 @@ typedef float vec __attribute__((vector_size(VL * 4)));
 typedef std::int32_t ivec __attribute__((vector_size(VL * 4)));
 typedef std::uint32_t uvec __attribute__((vector_size(VL * 4)));
 typedef std::uint16_t hvec __attribute__((vector_size(VL * 2)));
-// The same, as they lie in memory.
-typedef float vec_mem __attribute__((vector_size(VL * 4), aligned(4), may_alias));
-typedef std::uint16_t hvec_mem __attribute__((vector_size(VL * 2), aligned(2), may_alias));
+// The same, as they lie in memory. Both compilers let a vector alias its elements, and nothing else.
+typedef float vec_mem __attribute__((vector_size(VL * 4), aligned(4)));
+typedef std::uint16_t hvec_mem __attribute__((vector_size(VL * 2), aligned(2)));
 
 constexpr float INF = __builtin_inff();
 
@@ -114,21 +114,25 @@ FARSPAN_INLINE void store_part(typename E::type* p, vec x, int n) {
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
-// 2^x for x <= 0; exactly 1 at 0 and exactly 0 from -127 down (so that a masked score weighs nothing). A polynomial of
-// degree 6 on [-1/2, 1/2], fitted for the least relative error, 2e-9; with rounding 8e-8.
-FARSPAN_INLINE vec exp2(vec x) {
+// x[i] = 2^x[i] for x <= 0; exactly 1 at 0 and exactly 0 from -127 down (so that a masked score weighs nothing). A
+// polynomial of degree 6 on [-1/2, 1/2], fitted for the least relative error, 2e-9; with rounding 8e-8. It is one long
+// chain of operations: N of them side by side keep the units busy, which looking ahead in one chain after another does
+// not.
+template <int N>
+FARSPAN_INLINE void exp2(vec* x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
-  const vec clamped = max(x, splat(-127.0f));
-  const vec shifted = clamped + magic;
-  const vec f = clamped - (shifted - magic);
-  vec p = splat(1.5353361959569156e-4f);
-  p = p * f + 1.3398875016719103e-3f;
-  p = p * f + 9.618436917662621e-3f;
-  p = p * f + 5.5503323674201965e-2f;
-  p = p * f + 2.4022647738456726e-1f;
-  p = p * f + 6.931471824645996e-1f;
-  p = p * f + 1.0f;
-  return (vec)((ivec)p + ((ivec)shifted << 23));
+  vec least = splat(-127.0f), shifted[N], p[N];
+  FARSPAN_PIN(least);
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) x[i] = max(x[i], least);
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) shifted[i] = x[i] + magic;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) x[i] -= shifted[i] - magic;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = x[i] * 1.5353361959569156e-4f + 1.3398875016719103e-3f;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = p[i] * x[i] + 9.618436917662621e-3f;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = p[i] * x[i] + 5.5503323674201965e-2f;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = p[i] * x[i] + 2.4022647738456726e-1f;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = p[i] * x[i] + 6.931471824645996e-1f;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = p[i] * x[i] + 1.0f;
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) x[i] = (vec)((ivec)p[i] + ((ivec)shifted[i] << 23));
 }
 
 // log2 of x >= 1 (a sum of weights of which the largest is 1), by the series of atanh; relative error 2e-7.
@@ -148,9 +152,9 @@ FARSPAN_INLINE vec log2(vec x) {
 }
 
 typedef float vec4 __attribute__((vector_size(16)));
-typedef float vec4_mem __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float vec4_mem __attribute__((vector_size(16), aligned(4)));
 typedef float vec8 __attribute__((vector_size(32)));
-typedef float vec8_mem __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float vec8_mem __attribute__((vector_size(32), aligned(4)));
 
 // The sums of the elements of eight vectors.
 FARSPAN_INLINE void sums_of_eight(const vec* a, float* out) {
@@ -183,37 +187,49 @@ FARSPAN_INLINE void sums_of_eight(const vec* a, float* out) {
 #endif
 }
 
-// Columns c..c+3 of LANES rows, one row a lane: out[column][lane], `lanes` floats from column to column.
+// Rows of `columns` floats, one a lane, become out[column][lane].
 template <int LANES>
-FARSPAN_INLINE void transpose(const float* const* row, int c, float* out) {
+FARSPAN_INLINE void transpose(const float* const* row, int columns, float* out) {
 #if defined(__AVX2__)
   // Two blocks of four rows side by side.
-  FARSPAN_UNROLL for (int l = 0; l < LANES; l += 8) {
-    vec8 r[4];
-    FARSPAN_UNROLL for (int i = 0; i < 4; ++i) {
-      const vec4 low = *reinterpret_cast<const vec4_mem*>(row[l + i] + c);
-      const vec4 high = *reinterpret_cast<const vec4_mem*>(row[l + 4 + i] + c);
-      r[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  for (int l = 0; l < LANES; l += 8) {
+    const float* from[8];
+    FARSPAN_UNROLL for (int i = 0; i < 8; ++i) from[i] = row[l + i];
+    for (int c = 0; c < columns; c += 4) {
+      vec8 r[4];
+      FARSPAN_UNROLL for (int i = 0; i < 4; ++i) {
+        const vec4 low = *reinterpret_cast<const vec4_mem*>(from[i] + c);
+        const vec4 high = *reinterpret_cast<const vec4_mem*>(from[4 + i] + c);
+        r[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+      }
+      const vec8 x = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
+      const vec8 y = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
+      const vec8 z = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
+      const vec8 w = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
+      float* p = out + c * LANES + l;
+      *reinterpret_cast<vec8_mem*>(p) = __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13);
+      *reinterpret_cast<vec8_mem*>(p + LANES) = __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15);
+      *reinterpret_cast<vec8_mem*>(p + 2 * LANES) = __builtin_shufflevector(z, w, 0, 1, 8, 9, 4, 5, 12, 13);
+      *reinterpret_cast<vec8_mem*>(p + 3 * LANES) = __builtin_shufflevector(z, w, 2, 3, 10, 11, 6, 7, 14, 15);
     }
-    const vec8 x = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
-    const vec8 y = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
-    const vec8 z = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
-    const vec8 w = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
-    *reinterpret_cast<vec8_mem*>(out + l) = __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13);
-    *reinterpret_cast<vec8_mem*>(out + l + LANES) = __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15);
-    *reinterpret_cast<vec8_mem*>(out + l + 2 * LANES) = __builtin_shufflevector(z, w, 0, 1, 8, 9, 4, 5, 12, 13);
-    *reinterpret_cast<vec8_mem*>(out + l + 3 * LANES) = __builtin_shufflevector(z, w, 2, 3, 10, 11, 6, 7, 14, 15);
   }
 #else
-  FARSPAN_UNROLL for (int l = 0; l < LANES; l += 4) {
-    vec4 r[4];
-    FARSPAN_UNROLL for (int i = 0; i < 4; ++i) r[i] = *reinterpret_cast<const vec4_mem*>(row[l + i] + c);
-    const vec4 x = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), y = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
-    const vec4 z = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7), w = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-    *reinterpret_cast<vec4_mem*>(out + l) = __builtin_shufflevector(x, y, 0, 1, 4, 5);
-    *reinterpret_cast<vec4_mem*>(out + l + LANES) = __builtin_shufflevector(x, y, 2, 3, 6, 7);
-    *reinterpret_cast<vec4_mem*>(out + l + 2 * LANES) = __builtin_shufflevector(z, w, 0, 1, 4, 5);
-    *reinterpret_cast<vec4_mem*>(out + l + 3 * LANES) = __builtin_shufflevector(z, w, 2, 3, 6, 7);
+  for (int l = 0; l < LANES; l += 4) {
+    const float* from[4];
+    FARSPAN_UNROLL for (int i = 0; i < 4; ++i) from[i] = row[l + i];
+    for (int c = 0; c < columns; c += 4) {
+      vec4 r[4];
+      FARSPAN_UNROLL for (int i = 0; i < 4; ++i) r[i] = *reinterpret_cast<const vec4_mem*>(from[i] + c);
+      const vec4 x = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
+      const vec4 y = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+      const vec4 z = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+      const vec4 w = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+      float* p = out + c * LANES + l;
+      *reinterpret_cast<vec4_mem*>(p) = __builtin_shufflevector(x, y, 0, 1, 4, 5);
+      *reinterpret_cast<vec4_mem*>(p + LANES) = __builtin_shufflevector(x, y, 2, 3, 6, 7);
+      *reinterpret_cast<vec4_mem*>(p + 2 * LANES) = __builtin_shufflevector(z, w, 0, 1, 4, 5);
+      *reinterpret_cast<vec4_mem*>(p + 3 * LANES) = __builtin_shufflevector(z, w, 2, 3, 6, 7);
+    }
   }
 #endif
 }
