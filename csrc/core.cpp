@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "cpu_features.h"
+#include "peak.h"
 
 namespace nb = nanobind;
 
@@ -23,4 +24,9 @@ NB_MODULE(_core, m) {
       },
       nb::sig("def build_info() -> dict[str, str]"),
       "How this module was built: compiler, flags, architecture.");
+  m.def("fma_peak", &farspan::fma_peak, nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>(),
+        "GFLOP/s of fused multiply-adds on registers, one thread: the best of many runs within `seconds`.");
+  m.def("load_bandwidth", &farspan::load_bandwidth, nb::arg("bytes"), nb::arg("seconds"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "GB/s of one thread loading the same `bytes` again and again: the best of many runs within `seconds`.");
 }
