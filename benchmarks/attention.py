@@ -35,11 +35,12 @@ def show_targets(session: Session, judged: bool) -> list[dict[str, Any]]:
     """Prints the tables of targets beside the figures; returns every target as data."""
     sizes = session.sizes
     titles = [column.title for column in COLUMNS]
+    words = "measured (wanted)" if judged else "measured; the lengths are too short to judge"
     parts = (
-        ("Targets, one thread unless said: measured (wanted)", titles, targets.headline(sizes.lengths)),
+        (f"Targets, one thread unless said: {words}", titles, targets.headline(sizes.lengths)),
         (
-            "Further targets",
-            ["measured (wanted)"],
+            f"Further targets: {words}",
+            [""],
             targets.further(sizes.lengths, sizes.growth, sizes.memory, sizes.caches[1]),
         ),
     )
@@ -62,15 +63,17 @@ def show_targets(session: Session, judged: bool) -> list[dict[str, Any]]:
                 for target in found
             ]
             if any(target.key in session.figures for target in found):
-                table.add_row(row.title, *(cell_text(cell, session.figures) for cell in row.cells))
+                table.add_row(row.title, *(cell_text(cell, session.figures, judged) for cell in row.cells))
         if table.row_count:
             session.console.print(f"\n{title}", markup=False)
             session.console.print(table)
     return verdicts
 
 
-def cell_text(cell: tuple[targets.Target, ...], figures: targets.Figures) -> str:
+def cell_text(cell: tuple[targets.Target, ...], figures: targets.Figures, judged: bool) -> str:
     values = [target.show(figures[target.key]) if target.key in figures else "-" for target in cell]
+    if not judged:
+        return " / ".join(values)
     wanted = [target.show(target.bound) for target in cell]
     if len(set(wanted)) == 1:
         wanted = wanted[:1]
