@@ -74,7 +74,7 @@ def test_red_gate_prints_no_speed(modules, monkeypatch, capsys, tmp_path, fault)
     # Without the long lengths, where the torch backend is judge and not judged.
     quick = modules.sections.Sizes(gate=((17, 17),), gate_long=())
     monkeypatch.setattr(modules.main, "QUICK", quick)
-    status = modules.main.main(["--backend", "torch", "--quick", "--check", "--json", str(file)])
+    status = modules.main.main(["--backend", "torch", "--quick", "--only", "overhead", "--check", "--json", str(file)])
     printed = capsys.readouterr().out
     assert status == 1
     assert "correctness gate: RED" in printed
