@@ -30,12 +30,14 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo picture test check lint format clean
+.PHONY: help setup demo picture test check lint sanitize neon format clean
 
 help:
 	@echo "make demo     train and compare the models of the mini study, then write its report (about 10 minutes on two cores)"
 	@echo "make test     the tests, without the slow ones"
-	@echo "make check    everything CI checks: format, lint, types, import direction, C++ warnings, all tests"
+	@echo "make check    everything CI checks: format, lint, types, import direction, C++ warnings, sanitize, neon, all tests"
+	@echo "make sanitize the tests of the C++ core with memory and undefined behaviour checked (Linux, g++)"
+	@echo "make neon     compile the kernels for 64-bit ARM, if there is a cross compiler"
 	@echo "make setup    only the set-up, which the others do by themselves"
 	@echo "make format   format and fix the code"
 	@echo "make clean    remove .venv, build outputs and caches; results in runs/ stay"
@@ -55,7 +57,7 @@ test: $(INSTALLED)
 	@echo "farspan: tests, without the slow ones, in $(JOBS) processes"
 	@$(PYTEST) -m "not slow"
 
-check: lint
+check: lint sanitize neon
 	@echo "farspan: all tests, in $(JOBS) processes"
 	@$(PYTEST) --durations=10 --durations-min=10
 
@@ -70,6 +72,45 @@ lint: $(INSTALLED)
 	@echo "farspan: C++ core with warnings as errors"
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S . -B build/werror -G Ninja -DFARSPAN_WERROR=ON -DPython_EXECUTABLE="$(CURDIR)/$(PY)" --log-level=WARNING >/dev/null
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake --build build/werror -- --quiet
+
+ifeq ($(shell [ "$$(uname 2>/dev/null)" = Linux ] && command -v g++ 2>/dev/null),)
+sanitize:
+	@echo "farspan: C++ core not run under sanitizers: they need Linux and g++"
+else
+SANITIZED := build/sanitize
+SANITIZED_TESTS := tests/cpu
+# The tests run in an environment of their own, and so do the processes they start. A path file brings our packages but
+# not our editable install, whose import hook would find the ordinary module first.
+# Preloaded is what the module was linked with: ASan has to come before all that allocates, libstdc++ before ASan looks
+# for its `throw`. Leaks are not looked for: Python and torch leave much behind at exit. pytest must not keep stderr,
+# or a report would die with the process.
+sanitize: $(DEPENDENCIES)
+	@echo "farspan: C++ core under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S . -B $(SANITIZED) -G Ninja -DFARSPAN_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=g++ -DPython_EXECUTABLE="$(CURDIR)/$(PY)" --log-level=WARNING >/dev/null
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake --build $(SANITIZED) -- --quiet
+	@$(PY) -m venv --clear --without-pip $(SANITIZED)/venv
+	@site=$$(echo $(SANITIZED)/venv/lib/python*/site-packages); \
+	mkdir $$site/farspan && ln -s $(CURDIR)/src/farspan/* $(CURDIR)/$(SANITIZED)/_core.*so $$site/farspan && \
+	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >$$site/packages.pth
+	@LD_PRELOAD="$$(ldd $(SANITIZED)/_core.*so | awk '/lib(asan|ubsan|stdc\+\+)\.so/ {print $$3}' | tr '\n' ' ')" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 $(SANITIZED)/venv/bin/python -c \
+	'import sys, pytest; result = pytest.main(sys.argv[1:]); from farspan import _core; assert "-fsanitize" in _core.build_info()["flags"], _core.__file__; sys.exit(result)' \
+	--capture=sys $(SANITIZED_TESTS)
+endif
+
+AARCH64_CXX ?= aarch64-linux-gnu-g++
+ifeq ($(shell command -v $(AARCH64_CXX) 2>/dev/null),)
+neon:
+	@echo "farspan: kernels not compiled for NEON: there is no $(AARCH64_CXX) here (on Debian: apt install g++-aarch64-linux-gnu)"
+else
+# All but the Python module: what is left needs neither Python nor torch.
+neon: $(patsubst csrc/%.cpp,build/neon/%.o,$(filter-out csrc/core.cpp,$(wildcard csrc/*.cpp)))
+	@echo "farspan: the kernels compile for 64-bit ARM with NEON"
+endif
+
+build/neon/%.o: csrc/%.cpp $(wildcard csrc/*.h)
+	@mkdir -p $(@D)
+	@$(AARCH64_CXX) -std=c++17 -O3 -ffp-contract=fast -Wall -Wextra -Werror -c $< -o $@
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff format .

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from farspan import Lines, attention, patterns
 
-BACKENDS = ("reference", "torch")
+BACKENDS = ("reference", "torch", "cpu")
 
 # Every shared test runs over this list: a new pattern is tested by one more line.
 PATTERNS: dict[str, Lines] = {

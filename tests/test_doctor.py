@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -66,6 +67,31 @@ def test_F37_a_missing_core_is_said_with_how_to_get_it(without_core):
     assert not core.available
     assert core.why == "the C++ core was not built"
     assert "compiler" in core.how
+    assert "no C++ core" in items(doctor.report())["C++ threads"].why
+
+
+def test_says_which_instructions_and_threads_the_kernels_use():
+    core, why = _cpu.load_core()
+    if core is None:
+        pytest.skip(why)
+    found = items(doctor.report())
+    used = re.search(r"kernels use ([^;]+);", found["C++ core"].detail)
+    assert used[1] in core.instruction_sets()
+    if all(_cpu.torch_pool()):
+        assert found["C++ threads"].detail.startswith(f"{torch.get_num_threads()}, torch's own")
+
+
+def test_a_torch_that_does_not_lend_its_threads_is_said_with_what_helps(monkeypatch):
+    core, why = _cpu.load_core()
+    if core is None:
+        pytest.skip(why)
+    monkeypatch.setattr(_cpu, "_torch_library", lambda: None)  # the program itself, which has no such symbols
+    assert _cpu.torch_pool() == (0, 0)
+    threads = items(doctor.report())["C++ threads"]
+    assert not threads.available
+    assert torch.__version__ in threads.why
+    assert "run on one" in threads.why
+    assert "torch 2.10" in threads.how
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -25,7 +26,10 @@ def test_the_readme_has_examples() -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: text.strip().splitlines()[-1][:40])
 def test_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    if example == EXAMPLES[0]:
+        assert str(list(names["out"].shape)) in example, "the comment says another shape"
 
 
 @pytest.mark.parametrize("command", sorted({command for command, _ in COMMANDS}))

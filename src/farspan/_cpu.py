@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import importlib.util
 import platform
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -22,9 +25,30 @@ def load_core() -> tuple[ModuleType | None, str | None]:
     if importlib.util.find_spec("farspan._core") is None:
         return None, "the C++ core was not built when farspan was installed"
     try:
-        return importlib.import_module("farspan._core"), None
+        core = importlib.import_module("farspan._core")
     except ImportError as error:
         return None, f"the C++ core was built but does not load: {error}"
+    core.use_torch_pool(*torch_pool())
+    return core, None
+
+
+def torch_pool() -> tuple[int, int]:
+    """Addresses of `torch_parallel_for` and `torch_get_num_threads`, which torch exports since 2.10; zeros before."""
+    try:
+        library = ctypes.CDLL(_torch_library())
+        functions = (library.torch_parallel_for, library.torch_get_num_threads)
+    except (OSError, AttributeError):
+        return 0, 0
+    parallel_for, get_num_threads = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
+    return parallel_for, get_num_threads
+
+
+def _torch_library() -> str:
+    if sys.platform == "win32":
+        return str(Path(torch.__file__).parent / "lib/torch_cpu.dll")
+    # Elsewhere a symbol is also looked for in what a library depends on, so torch's own Python module leads to
+    # libtorch_cpu wherever a distribution keeps it.
+    return torch._C.__file__
 
 
 def cpu_name() -> str:

@@ -57,7 +57,12 @@ def report() -> Report:
         versions=_versions(),
         machine=_machine(),
         backends=_backends(),
-        hardware=(_probe("C++ core", _core), _probe("GPU", _gpu), _probe("fast bf16 on CPU", _bf16)),
+        hardware=(
+            _probe("C++ core", _core),
+            _probe("C++ threads", _threads),
+            _probe("GPU", _gpu),
+            _probe("fast bf16 on CPU", _bf16),
+        ),
         extras=tuple(_extra(name, use) for name, use in EXTRAS.items()),
     )
 
@@ -137,8 +142,22 @@ def _core() -> Item:
     if core is None:
         return Item("C++ core", False, why=why or "", how=_cpu.HOW_TO_GET_THE_CORE)
     build = core.build_info()
-    sets = ", ".join(core.instruction_sets())
-    return Item("C++ core", True, f"{build['compiler']} {build['flags']}; this CPU runs: {sets}")
+    sets = core.instruction_sets()
+    used = core.kernel_instruction_set() if hasattr(core, "kernel_instruction_set") else sets[-1]
+    detail = f"{build['compiler']} {build['flags']}; kernels use {used}; this CPU runs: {', '.join(sets)}"
+    return Item("C++ core", True, detail)
+
+
+def _threads() -> Item:
+    import torch
+
+    core, _ = _cpu.load_core()
+    if core is None:
+        return Item("C++ threads", False, why="there is no C++ core")
+    if not all(_cpu.torch_pool()):
+        why = f"torch {torch.__version__} does not lend its threads, so the C++ kernels run on one"
+        return Item("C++ threads", False, why=why, how="install torch 2.10 or newer")
+    return Item("C++ threads", True, f"{core.available_threads()}, torch's own (torch.set_num_threads)")
 
 
 def _gpu() -> Item:

@@ -71,3 +71,12 @@ def test_the_future_changes_no_bit(q_len):
     after = dense_attention(q, k, v)
     assert torch.equal(before[:, :, :-1], after[:, :, :-1])
     assert not torch.equal(before[:, :, -1], after[:, :, -1])
+
+
+@pytest.mark.parametrize("q_len", [20, 5], ids=["without a mask", "with a mask"])
+def test_autocast_changes_no_bit(q_len):
+    """The yardstick is as precise as what it is held against."""
+    q, k, v = random_qkv(heads=4, kv_heads=2, q_len=q_len, k_len=20, dtype=torch.float32)
+    expected = dense_attention(q, k, v)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(dense_attention(q, k, v), expected)

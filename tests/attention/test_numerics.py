@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attention_probes import BACKENDS, PATTERNS, Results, assert_same, random_qkv, run, start_of
+from attention_probes import BACKENDS, PATTERNS, Results, assert_same, differentiate, random_qkv, run, start_of
 from farspan import Lines, attention, patterns
 from farspan.attention import torch_lines
 
@@ -77,6 +77,30 @@ def test_outputs_keep_the_dtype_and_lse_is_wide(backend, dtype, lse_dtype):
         attention(q.double(), k.double(), v.double(), Lines([0]), return_lse=True, backend=backend)[1].dtype
         == torch.float64
     )
+
+
+@pytest.mark.parametrize(
+    ("backend", "backward_too"),
+    # The reference leaves its backward to autograd, which PyTorch asks to be called outside autocast.
+    [("reference", False), ("torch", False), ("torch", True)],
+    ids=["reference", "torch", "torch, backward too"],
+)
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_autocast_changes_no_bit(backend, backward_too, name, dtype):
+    """Scores, softmax and lse stay in fp32, and so do gradients, where matrix products would run in bf16."""
+    inputs = random_qkv(heads=4, kv_heads=2, q_len=150, dtype=DTYPES[dtype])
+
+    def forward(q, k, v):
+        with torch.autocast("cpu", torch.bfloat16):
+            return attention(q, k, v, PATTERNS[name], return_lse=True, backend=backend)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=backward_too):
+        found = differentiate(forward, *inputs)
+    assert found.lse.dtype == torch.float32
+    for field, a, b in zip(Results._fields, found, run(backend, *inputs, PATTERNS[name]), strict=True):
+        assert a.dtype == b.dtype, field
+        assert torch.equal(a, b), field
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

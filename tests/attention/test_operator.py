@@ -18,39 +18,47 @@ FORMS = {
 }
 
 
-def operands(form, start=None):
+fast_backends = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
+
+
+def operands(form, backend, start=None):
     support = Lines([[0, 1, 9], [0], [2], [0, 13]], verticals=[0])
     shapes = ((2, 4, 17, 8), (2, 2, 17, 8), (2, 2, 17, 6))
     q, k, v = (FORMS[form](shape).requires_grad_() for shape in shapes)
-    return q, k, v, support.slash_table, support.vertical_table, start, 0.3
+    return q, k, v, support.slash_table, support.vertical_table, start, 0.3, backend
 
 
+@fast_backends
 @pytest.mark.parametrize("form", FORMS)
-def test_opcheck_of_the_forward(form):
+def test_opcheck_of_the_forward(form, backend):
     start = start_of(7, 10).expand(2, -1) if form == "permuted" else None
-    torch.library.opcheck(torch.ops.farspan.lines.default, operands(form, start))
+    torch.library.opcheck(torch.ops.farspan.lines.default, operands(form, backend, start))
 
 
+@fast_backends
 @pytest.mark.parametrize("form", FORMS)
-def test_opcheck_of_the_backward(form):
-    q, k, v, slashes, verticals, start, scale = (
-        x.detach() if isinstance(x, torch.Tensor) else x for x in operands(form)
+def test_opcheck_of_the_backward(form, backend):
+    q, k, v, slashes, verticals, start, scale, _ = (
+        x.detach() if isinstance(x, torch.Tensor) else x for x in operands(form, backend)
     )
-    out, lse = torch.ops.farspan.lines(q, k, v, slashes, verticals, start, scale)
+    out, lse = torch.ops.farspan.lines(q, k, v, slashes, verticals, start, scale, backend)
     grad_out, grad_lse = torch.randn_like(out), torch.randn_like(lse)
-    arguments = (grad_out, grad_lse, q, k, v, lse, slashes, verticals, start, scale)
+    arguments = (grad_out, grad_lse, q, k, v, lse, slashes, verticals, start, scale, backend)
     torch.library.opcheck(
         torch.ops.farspan.lines_backward.default, arguments, test_utils=("test_schema", "test_faketensor")
     )
 
 
+@fast_backends
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", FORMS)
-def test_shapes_dtypes_and_strides_are_known_without_data(form, dtype):
-    q, k, v, slashes, verticals, start, scale = operands(form)
-    real = torch.ops.farspan.lines(q.to(dtype), k.to(dtype), v.to(dtype), slashes, verticals, start, scale)
+def test_shapes_dtypes_and_strides_are_known_without_data(form, dtype, backend):
+    if (backend, dtype) == ("cpu", torch.float64):
+        pytest.skip("the kernels take no fp64")
+    q, k, v, *others = operands(form, backend)
+    real = torch.ops.farspan.lines(q.to(dtype), k.to(dtype), v.to(dtype), *others)
     meta = [x.detach().to(dtype).to("meta") for x in (q, k, v)]
-    fake = torch.ops.farspan.lines(*meta, slashes, verticals, start, scale)
+    fake = torch.ops.farspan.lines(*meta, *others)
     for a, b in zip(real, fake, strict=True):
         assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertLMHeadModel
 
 from farspan.data.tokenizer import train_bpe, wrap
 from farspan.evaluation.checkpoint import checkpoint_perplexity
@@ -26,14 +25,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def saved(tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def saved(tiny_llama, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plain transformers Llama with its tokenizer."""
     monkeypatch.setenv("FARSPAN_CACHE", str(tmp_path / "cache"))
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    tiny_llama(VOCABULARY).save_pretrained(tmp_path / "model")
     text = " ".join(path.read_text() for path in sorted(Path(corpus).iterdir()))
     wrap(train_bpe([text], 260)).save_pretrained(tmp_path / "model")
     return tmp_path / "model"

@@ -6,35 +6,15 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from farspan.evaluation import compare, length_curve, score_tokens, scored_from_arrays
 
 TOKENS = np.random.default_rng(2).integers(31, size=150)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small only lose time to a second thread, and very much of it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=31,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        initializer_range=0.5,
-    )
-    return LlamaForCausalLM(config).eval()
+def model(tiny_llama):
+    return tiny_llama(31, initializer_range=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -8,29 +8,17 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from farspan.evaluation import perplexity, position_bins, score_stream, score_tokens, token_nll
 
 VOCABULARY = 61
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small only lose time to a second thread, and very much of it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
-def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
+def llama(tiny_llama):
+    return tiny_llama(
+        VOCABULARY,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -38,7 +26,6 @@ def llama() -> LlamaForCausalLM:
         initializer_range=0.3,
         attention_dropout=0.5,
     )
-    return LlamaForCausalLM(config).eval()
 
 
 @pytest.fixture

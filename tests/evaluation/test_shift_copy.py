@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from farspan.evaluation import MarkedCopy, ShiftCopy, accuracy, copy_loss
 
@@ -24,15 +23,6 @@ items = [task[index] for task in tasks for index in range(9)]
 data = b"".join(item[key].numpy().tobytes() for item in items for key in item)
 print(hashlib.sha256(data).hexdigest())
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small only lose time to a second thread, and very much of it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Copier(nn.Module):
@@ -194,17 +184,8 @@ def test_accuracy_restores_the_mode():
     assert model.training
 
 
-def test_a_small_dense_model_learns_to_copy():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=16,
-        hidden_size=64,
-        intermediate_size=170,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        tie_word_embeddings=True,
-    )
-    model = LlamaForCausalLM(config)
+def test_a_small_dense_model_learns_to_copy(tiny_llama):
+    model = tiny_llama(16, hidden_size=64, intermediate_size=170, num_hidden_layers=2, tie_word_embeddings=True)
     task = ShiftCopy(20, 64, 16, size=90 * 8)
     before = accuracy(model, task, samples=16).accuracies[0]
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)

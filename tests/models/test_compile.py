@@ -25,27 +25,49 @@ def model() -> FarspanForCausalLM:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_compiled_training_equals_eager_in_a_handful_of_graphs(model: FarspanForCausalLM, padded: bool) -> None:
+@pytest.mark.parametrize("batch", ["whole", "padded", "packed"])
+def test_compiled_training_equals_eager_in_a_handful_of_graphs(model: FarspanForCausalLM, batch: str) -> None:
     torch._dynamo.reset()
     counters.clear()
     compiled = torch.compile(model, fullgraph=True)
     for length in range(20, 32):
         ids = torch.randint(1, 64, (2, length))
-        mask = None
-        if padded:
+        mask = positions = None
+        if batch == "padded":
             mask = torch.ones_like(ids)
             mask[0, :3] = 0
+            positions = (mask.cumsum(1) - 1).clamp_min(0)
+        if batch == "packed":
+            positions = torch.cat([torch.arange(7), torch.arange(length - 7)]).expand(2, -1)
         losses, gradients = [], []
         for run in (model, compiled):
             model.zero_grad()
-            loss = run(input_ids=ids, labels=ids, attention_mask=mask, use_cache=False).loss
+            loss = run(input_ids=ids, labels=ids, attention_mask=mask, position_ids=positions, use_cache=False).loss
             loss.backward()
             losses.append(loss.detach())
             gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad.clone())
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
     assert counters["stats"]["unique_graphs"] <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refused", ["packed", "additive"])
+def test_what_eager_refuses_stops_a_compiled_model_too(model: FarspanForCausalLM, refused: str) -> None:
+    """A graph cannot read a value back, so packed documents are found without a cache only where that is said."""
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True)
+    ids = torch.arange(6)[None]
+    if refused == "packed":
+        wrong, right = dict(position_ids=ids % 3), dict(position_ids=ids)
+        words = "position_ids must rise one by one"
+    else:
+        wrong, right = dict(attention_mask=-1e9 * (ids == 0)), dict(attention_mask=(ids > 0).float())
+        words = "attention_mask must be 1 for real tokens"
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(ids, **right).logits, model(ids, **right).logits)
+        with pytest.raises(RuntimeError, match=words):
+            compiled(ids, **wrong)
 
 
 @pytest.mark.parametrize("name", ["sdpa", "eager"])

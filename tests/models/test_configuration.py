@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from farspan import schedules
 from farspan.models import FarspanConfig, FarspanForCausalLM
+from farspan.models.configuration import COUNTS
 
 RULES = {
     "dense": {"pattern": "dense"},
@@ -144,17 +145,17 @@ def test_wrong_rules_are_refused_by_layer_and_name(rules, words):
         FarspanConfig(num_hidden_layers=2, rules=rules)
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        (dict(num_attention_heads=6, num_key_value_heads=4), "must be a multiple of num_key_value_heads = 4, got 6"),
-        (dict(num_key_value_heads=0), "num_key_value_heads must be >= 1, got 0"),
-    ],
-    ids=["not a multiple", "no key heads"],
-)
-def test_head_counts_that_do_not_fit_are_refused(shape, words):
-    with pytest.raises(StrictDataclassError, match=words):
-        FarspanConfig(hidden_size=48, **shape)
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("count", [0, -2])
+def test_counts_below_one_are_refused_by_name(name, count):
+    """Not in a division by zero or a negative width further on."""
+    with pytest.raises(ValueError, match=f"^{name} must be >= 1, got {count}$"):
+        FarspanConfig(**{name: count})
+
+
+def test_head_counts_that_do_not_fit_are_refused():
+    with pytest.raises(StrictDataclassError, match="must be a multiple of num_key_value_heads = 4, got 6"):
+        FarspanConfig(hidden_size=48, num_attention_heads=6, num_key_value_heads=4)
 
 
 def test_dropout_is_refused_and_not_ignored():

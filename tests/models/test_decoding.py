@@ -46,14 +46,15 @@ def tokens(length, batch=1):
     return torch.randint(1, 64, (batch, length), generator=torch.Generator().manual_seed(0))
 
 
-def in_pieces(model, ids, pieces, mask=None):
+def in_pieces(model, ids, pieces, mask=None, positions=None):
     """Logits of `ids` given to the model piece by piece, with one cache."""
     cache, logits, done = DynamicCache(config=model.config), [], 0
     for piece in pieces:
         seen = done + piece
         some = None if mask is None else mask[:, :seen]
+        places = None if positions is None else positions[:, done:seen]
         with torch.no_grad():
-            logits.append(model(ids[:, done:seen], cache=cache, attention_mask=some).logits)
+            logits.append(model(ids[:, done:seen], cache=cache, attention_mask=some, position_ids=places).logits)
         done = seen
         assert cache.get_seq_length() == done
     return torch.cat(logits, 1)
@@ -84,13 +85,15 @@ def test_pieces_give_the_logits_of_the_whole(rules, pieces):
 
 @EVERY_LEFT_PADDABLE_RULE
 @pytest.mark.parametrize("pieces", [[12] + [1] * 8, [5, 10, 5]], ids=["decode", "chunks"])
-def test_left_padded_pieces_give_the_logits_of_each_text_alone(rules, pieces):
+@pytest.mark.parametrize("with_positions", [False, True], ids=["without positions", "with positions"])
+def test_left_padded_pieces_give_the_logits_of_each_text_alone(rules, pieces, with_positions):
     """F17: a batch that runs past its window, with padding at its left edge."""
     model = tiny(rules)
     ids = tokens(20, batch=3)
     mask = torch.ones(3, 20, dtype=torch.int64)
     mask[1, :9], mask[2, :3] = 0, 0
-    logits = in_pieces(model, ids, pieces, mask)
+    positions = (mask.cumsum(1) - 1).clamp_min(0) if with_positions else None
+    logits = in_pieces(model, ids, pieces, mask, positions)
     for row, padding in enumerate((0, 9, 3)):
         assert_close(logits[row, padding:], model(ids[row : row + 1, padding:]).logits[0])
 

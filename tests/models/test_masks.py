@@ -53,16 +53,13 @@ def assert_close(a, b):
 @EVERY_RULE
 @EVERY_BATCH
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("positions", [True, False], ids=["with positions", "without positions"])
-def test_a_padded_text_reads_as_it_does_alone(rule, lengths, side, positions):
-    """F04."""
+@pytest.mark.parametrize("filler", [None, 0, 1], ids=["without positions", "padding at 0", "padding at 1"])
+def test_a_padded_text_reads_as_it_does_alone(rule, lengths, side, filler):
+    """F04. RoPE knows differences of positions alone, so a text may begin anywhere; padding is no document."""
     model = tiny(rule, rule)
     texts, ids, mask, places = padded(lengths, side)
-    if positions:
-        logits = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp_min(0)).logits
-    else:
-        # RoPE knows differences of positions alone.
-        logits = model(ids, attention_mask=mask).logits
+    positions = None if filler is None else (mask.cumsum(1) - 1).masked_fill(mask == 0, filler)
+    logits = model(ids, attention_mask=mask, position_ids=positions).logits
     assert logits.isfinite().all()
     for row, (text, place) in enumerate(zip(texts, places, strict=True)):
         alone = model(text[None]).logits[0] if rule["pattern"] != "powers_grown" else longest_reads(model, text, ids)
@@ -110,18 +107,56 @@ def test_gradients_of_a_padded_batch_are_those_of_its_texts(rule, side):
 
 
 @EVERY_RULE
-def test_packed_documents_read_themselves_alone(rule):
-    """Positions that restart, without a cache, as transformers' padding-free collator gives them."""
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}], ids=["by default", "without a cache"])
+def test_packed_documents_read_themselves_alone(rule, options):
+    """Positions that restart, as transformers' padding-free collator gives them."""
     model = tiny(rule, rule)
     documents = [4, 1, 17, 9, 1]
     rows = [torch.randint(0, 64, (sum(documents),), generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     # The second row is cut elsewhere.
     cuts = [documents, documents[::-1]]
     positions = torch.stack([torch.cat([torch.arange(n) for n in cut]) for cut in cuts])
-    logits = model(torch.stack(rows), position_ids=positions, use_cache=False).logits
+    logits = model(torch.stack(rows), position_ids=positions, **options).logits
     for row, cut, found in zip(rows, cuts, logits, strict=True):
         for document, part in zip(row.split(cut), found.split(cut), strict=True):
             assert_close(part, model(document[None]).logits[0])
+
+
+HIDES_PACKING = {
+    "a cache asked for": lambda model: {"use_cache": True},
+    "a cache": lambda model: {"cache": DynamicCache(config=model.config)},
+    "a cache by its old name": lambda model: {"past_key_values": DynamicCache(config=model.config)},
+    "a cache that is not asked for": lambda model: {"cache": DynamicCache(config=model.config), "use_cache": False},
+    "a mask": lambda model: {"attention_mask": torch.ones(1, 6)},
+    "a mask of two rows": lambda model: {"attention_mask": torch.ones(2, 6), "use_cache": False},
+    "a padding mask": lambda model: {"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])},
+}
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+@pytest.mark.parametrize("options", HIDES_PACKING.values(), ids=HIDES_PACKING)
+@pytest.mark.parametrize("positions", [[0, 1, 2, 0, 1, 2], [0, 1, 2, 2, 3, 4], [0, 1, 2, 9, 10, 11]], ids=str)
+def test_packing_that_would_go_unseen_is_refused(options, positions):
+    """transformers looks for packed documents only where there is neither a cache nor a mask."""
+    model = tiny(RULES["window"])
+    inputs = dict(input_ids=torch.arange(6).expand(2, -1), position_ids=torch.tensor([positions]), **options(model))
+    for each in (model, model.model):
+        with pytest.raises(ValueError, match=r"position_ids must rise one by one .* leave out cache, use_cache and"):
+            each(**inputs)
+
+
+@pytest.mark.parametrize("positions", [[3, 4, 5, 6], [0, 0, 0, 1], [7, 1, 0, 1]], ids=str)
+def test_positions_that_rise_one_by_one_over_the_text_keep_the_cache(positions):
+    model = tiny(RULES["window"])
+    mask = torch.tensor([[1, 1, 1, 1] if positions[0] == 3 else [0, 0, 1, 1]])
+    inputs = dict(input_ids=torch.arange(4)[None], position_ids=torch.tensor([positions]), attention_mask=mask)
+    assert model(**inputs).cache.get_seq_length() == 4
+
+
+def test_generation_from_packed_documents_is_refused():
+    model = tiny(RULES["window"])
+    with pytest.raises(ValueError, match="position_ids must rise one by one"):
+        model.generate(torch.arange(6)[None], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), max_new_tokens=2)
 
 
 @EVERY_RULE
@@ -131,6 +166,20 @@ def test_a_mask_of_zeros_and_ones_means_the_same_in_any_dtype(rule, dtype):
     model = tiny(rule, rule)
     _, ids, mask, _ = padded([3, 12], "left")
     assert torch.equal(model(ids, attention_mask=mask.to(dtype)).logits, model(ids, attention_mask=mask).logits)
+
+
+@pytest.mark.parametrize("hidden", [-1e9, -torch.inf, torch.finfo(torch.float32).min, torch.nan, 0.5], ids=str)
+def test_an_additive_mask_is_refused(hidden):
+    """Its 0, which hides nothing, would be read as False."""
+    model = tiny(RULES["window"])
+    mask = torch.tensor([[hidden, 0.0, 0.0, 0.0]])
+    words = r"attention_mask must be 1 for real tokens and 0 for padding, got other numbers"
+    for inputs in (dict(attention_mask=mask), dict(attention_mask=mask, position_ids=torch.arange(4)[None])):
+        for each in (model, model.model):
+            with pytest.raises(ValueError, match=words):
+                each(torch.arange(4)[None], **inputs)
+    with pytest.raises(ValueError, match=words):
+        model.generate(torch.arange(4)[None], attention_mask=mask, max_new_tokens=2)
 
 
 @EVERY_RULE

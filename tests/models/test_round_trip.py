@@ -177,6 +177,15 @@ def test_freezing_a_static_model_is_a_copy():
     assert torch.equal(model.freeze()(IDS).logits, model(IDS).logits)
 
 
+def test_a_frozen_model_generates_with_the_same_settings_of_its_own():
+    model = tiny(RULES["learned"])
+    model.generation_config.update(max_new_tokens=7, eos_token_id=[3, 5], temperature=0.3)
+    frozen = model.freeze()
+    assert frozen.generation_config.to_dict() == model.generation_config.to_dict()
+    frozen.generation_config.eos_token_id.append(8)
+    assert model.generation_config.eos_token_id == [3, 5]
+
+
 def test_other_models_in_the_process_do_not_notice():
     """F24: a plain Llama, and one of ours with other rules, say the same before and after."""
     torch.manual_seed(1)

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from farspan.studies.report import build
+from farspan.studies.report import build, words
 from report_fixture import LanguageCell, fib, mini_cells, partial_cells, probe_cells, write_study
 
 HOSTILE = '"><img src=https://evil.example/x.png onerror=alert(1)>'
@@ -67,6 +67,15 @@ def built(tmp_path_factory):
 
 def _forbidden(*_, **__):
     raise AssertionError("the report must start nothing and ask no network")
+
+
+def test_the_first_sentence_with_pairs_says_what_they_are(built):
+    _, paths, _, _ = built
+    page = paths.html.read_text()
+    findings = re.findall("<li>(.*?)</li>", page[page.index('class="findings"') :].split("</ul>")[0], re.DOTALL)
+    first, *others = (sentence for sentence in findings if "pairs a token" in sentence)
+    assert first.endswith(words.PAIRS)
+    assert not any(words.PAIRS in other for other in others)
 
 
 def test_cell_files_are_left_untouched(built):

@@ -10,10 +10,14 @@ import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Annotation, Text
 
+from farspan.studies.report import words
+from farspan.studies.report.compare import Comparer
 from farspan.studies.report.figures.alpha import alphas
 from farspan.studies.report.figures.canvas import drawing, to_png, to_svg
 from farspan.studies.report.figures.labels import spread
+from farspan.studies.report.figures.language import language_drawings
 from farspan.studies.report.figures.perplexity import draw_perplexity, highlighted
 from farspan.studies.report.figures.theme import CSS_VARIABLES, DARK, INLINE, LIGHT
 from farspan.studies.report.results import read_study
@@ -46,6 +50,30 @@ def test_labels_that_do_not_touch_stay_where_they_are():
     assert spread([10, 100, 50], 12, 0, 300) == [10, 100, 50]
 
 
+@pytest.mark.parametrize("key", ["perplexity-vs-length", "perplexity-sliding", "loss-by-position", "training-loss"])
+def test_lines_are_named_in_full_on_a_phone(key, tmp_path):
+    """Long labels take two lines, and no label lies on another."""
+    rows = language_rows(read_study(write_study(tmp_path, mini_cells())))
+    (shown,) = (each for each in language_drawings(rows, Comparer()) if each.key == key)
+    with drawing():
+        figure = shown.draw(INLINE, False)
+        names = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
+        boxes = sorted((Text.get_window_extent(text) for text in names), key=lambda box: box.y0)
+    said = [text.get_text().replace("\n", " ") for text in names]
+    assert all(any(text.startswith(row.label) for text in said) for row in rows), said
+    assert all(below.y1 <= above.y0 + 1 for below, above in pairwise(boxes))
+
+
+def test_a_label_is_cut_only_after_its_second_line():
+    assert words.wrapped("fib stagger", 18) == "fib stagger"
+    assert words.wrapped("powers stagger, equal pairs", 18) == "powers stagger,\nequal pairs"
+    assert (
+        words.wrapped("powers stagger, equal pairs, another seed", 18)
+        == "powers stagger,\nequal pairs,\N{HORIZONTAL ELLIPSIS}"
+    )
+    assert words.wrapped("w" * 40, 18) == "w" * 18 + "\n\N{HORIZONTAL ELLIPSIS}"
+
+
 def svg_of(rows, name="x"):
     with drawing():
         return to_svg(draw_perplexity(rows, "disjoint", INLINE, True), name, f"about {HOSTILE}")
@@ -68,7 +96,9 @@ def test_a_hostile_label_is_drawn_as_text(rows):
     svg = svg_of(rows)
     assert "<script" not in svg
     drawn = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter("text")]
-    assert any(text.startswith("fib $alpha$ <script>") for text in drawn)
+    assert {"fib $alpha$", '<script>alert("x")</script>'} <= {
+        text.split("\N{HORIZONTAL ELLIPSIS}")[0] for text in drawn
+    }
 
 
 def test_no_settings_are_left_behind(rows):

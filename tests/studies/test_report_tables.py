@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from farspan.studies.report import words
 from farspan.studies.report.compare import Comparer
 from farspan.studies.report.results import read_study
 from farspan.studies.report.rows import language_rows, probe_rows
@@ -43,6 +44,11 @@ def test_every_row_says_whether_its_pairs_are_matched(mini):
     assert matched_column["window, equal pairs"] == Entry("yes", "0.98×")
     assert matched_column["powers fixed"] == Entry("not matched", "0.86×")
     assert matched_column["dense"].text == "not matched"
+
+
+def test_the_notes_say_what_the_words_of_the_columns_mean(mini):
+    assert "those that tie share theirs: '4=' is one of several in fourth place" in " ".join(mini.notes)
+    assert words.PAIRS in mini.notes
 
 
 def test_the_best_is_bold_and_has_rank_one(mini):

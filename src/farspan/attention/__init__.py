@@ -68,7 +68,8 @@ def attention(
 
     Returns:
         out `[B, H, Tq, Dv]` in the dtype of q, or (out, lse) with lse `[B, H, Tq]` in fp32 (fp64 for fp64 inputs).
-        A query without any key gives zeros and lse = -inf, and passes no gradient. Softmax runs in fp32 or wider.
+        A query without any key gives zeros and lse = -inf, and passes no gradient. Scores and softmax run in fp32 or
+        wider, under autocast too.
         Both outputs are differentiable once with respect to q, k and v. Inputs must be finite: a NaN in any key or
         value may reach every query.
 
@@ -77,12 +78,12 @@ def attention(
         TypeError: an argument has the wrong type.
     """
     _check(q, k, v, support, scale, start)
-    chosen = backends.choose(backend)
+    chosen = backends.choose(backend, q)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if chosen == "reference":
         out, lse = reference_attention(q, k, v, support, scale, start)
     else:
-        out, lse = op.lines(q, k, v, support.slash_table, support.vertical_table, start, scale)
+        out, lse = op.lines(q, k, v, support.slash_table, support.vertical_table, start, scale, chosen)
     return (out, lse) if return_lse else out
 
 

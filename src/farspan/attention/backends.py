@@ -1,31 +1,35 @@
-"""Which backends this process can run, and for the others why not."""
+"""Which backends this process can run, for which tensors, and for the others why not."""
 
 from __future__ import annotations
 
-BACKENDS = ("reference", "torch", "cpu", "triton")
+from torch import Tensor
 
-_MISSING = {
-    "cpu": "the C++ kernels are not part of this version; use backend='torch'",
-    "triton": "the Triton kernels are not part of this version; use backend='torch'",
-}
+from farspan import _cpu
+from farspan.attention import cpu_lines
+
+BACKENDS = ("reference", "torch", "cpu", "triton")
 
 
 def available() -> dict[str, str | None]:
     """Every backend by name, with None where it runs here or else the reason why it does not."""
-    return {name: _MISSING.get(name) for name in BACKENDS}
+    reasons: dict[str, str | None] = dict.fromkeys(BACKENDS)
+    reasons["cpu"] = _cpu.load_core()[1]
+    reasons["triton"] = "the Triton kernels are not part of this version; use backend='torch'"
+    return reasons
 
 
-def choose(backend: str | None) -> str:
-    """The backend that `attention(backend=...)` runs: the one named, or the fastest available for None.
+def choose(backend: str | None, q: Tensor) -> str:
+    """The backend that `attention(backend=...)` runs on tensors like `q`: the one named, or the fastest for None.
 
     Raises:
-        ValueError: the name is unknown, or the backend named does not run here (nothing falls back silently).
+        ValueError: the name is unknown, or the backend named does not run here or not on such tensors (nothing falls
+            back silently).
     """
     if backend is None:
-        return "torch"
+        return "torch" if cpu_lines.refusal(q) else "cpu"
     if backend not in BACKENDS:
         raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}, got {backend!r}")
-    reason = _MISSING.get(backend)
+    reason = cpu_lines.refusal(q) if backend == "cpu" else available()[backend]
     if reason is not None:
         raise ValueError(f"backend {backend!r} does not run here: {reason}")
     return backend

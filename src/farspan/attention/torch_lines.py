@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from farspan.attention.precision import no_autocast
+
 _LOG2_E = math.log2(math.e)
 _CHUNK = 128
 # What one far slash costs, in near columns: row-wise products move memory, near ones run at the speed of a matrix
@@ -38,21 +40,23 @@ def forward(
     wide = _wide(q.dtype)
     out = torch.zeros(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
     lse = torch.full(q.shape[:3], -torch.inf, dtype=wide, device=q.device)
-    for part in _parts(q, k, slashes, verticals):
-        qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
-        for chunk in part.chunks(start):
-            scores = chunk.mask(chunk.products(qs[..., chunk.rows, :].to(wide) * (scale * _LOG2_E), ks))
-            top = torch.stack([block.amax(-1) for block in scores if block.shape[-1]]).amax(0)
-            weights = _exp2(scores, top)
-            total = _total(weights)
-            part.store(out, chunk.rows, (chunk.mix(weights, vs) / _finite(total, 0.0, 1.0)[..., None]).to(out.dtype))
-            part.store(lse, chunk.rows, (top + total.log2()) / _LOG2_E)
+    with no_autocast(q.device):
+        for part in _parts(q, k, slashes, verticals):
+            qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
+            for chunk in part.chunks(start):
+                scores = chunk.mask(chunk.products(qs[..., chunk.rows, :].to(wide) * (scale * _LOG2_E), ks))
+                top = torch.stack([block.amax(-1) for block in scores if block.shape[-1]]).amax(0)
+                weights = _exp2(scores, top)
+                total = _total(weights)
+                mean = chunk.mix(weights, vs) / _finite(total, 0.0, 1.0)[..., None]
+                part.store(out, chunk.rows, mean.to(out.dtype))
+                part.store(lse, chunk.rows, (top + total.log2()) / _LOG2_E)
     return out, lse
 
 
 def backward(
     grad_out: Tensor,
-    grad_lse: Tensor,
+    grad_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -67,31 +71,32 @@ def backward(
     grad_q = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     grad_k = torch.zeros(k.shape, dtype=wide, device=k.device)
     grad_v = torch.zeros(v.shape, dtype=wide, device=v.device)
-    for part in _parts(q, k, slashes, verticals):
-        qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
-        grads, lses, grad_lses = (part.queries(x) for x in (grad_out, lse[..., None], grad_lse.to(wide)[..., None]))
-        grad_ks, grad_vs = torch.zeros_like(ks, dtype=wide), torch.zeros_like(vs, dtype=wide)
-        for chunk in part.chunks(start):
-            rows = qs[..., chunk.rows, :].to(wide)
-            grad = grads[..., chunk.rows, :].to(wide)
-            scores = chunk.mask(chunk.products(rows * (scale * _LOG2_E), ks))
-            weights = _exp2(scores, lses[..., chunk.rows, 0] * _LOG2_E)
-            # Large scores leave lse few digits (steps of 0.004 near 5e4); dividing by the sum takes that error out
-            # again.
-            total = _finite(_total(weights), 0.0, 1.0)[..., None]
-            weights = [block.div_(total) for block in weights]
-            chunk.scatter(weights, grad, grad_vs)
-            grad_scores = chunk.products(grad, vs)
-            # Summed from the probabilities, not from grad_out * out: out has been rounded to the dtype of q. The
-            # gradient of lse joins in, because d lse / d score is the probability.
-            delta = _total([block * weight for block, weight in zip(grad_scores, weights, strict=True)])[..., None]
-            delta -= grad_lses[..., chunk.rows, :]
-            for block, weight in zip(grad_scores, weights, strict=True):
-                block.sub_(delta).mul_(weight)
-            part.store(grad_q, chunk.rows, (chunk.mix(grad_scores, ks) * scale).to(grad_q.dtype))
-            chunk.scatter(grad_scores, rows * scale, grad_ks)
-        part.add_keys(grad_k, grad_ks)
-        part.add_keys(grad_v, grad_vs)
+    with no_autocast(q.device):
+        for part in _parts(q, k, slashes, verticals):
+            qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
+            grads, lses = part.queries(grad_out), part.queries(lse[..., None])
+            grad_ks, grad_vs = torch.zeros_like(ks, dtype=wide), torch.zeros_like(vs, dtype=wide)
+            for chunk in part.chunks(start):
+                rows = qs[..., chunk.rows, :].to(wide)
+                grad = grads[..., chunk.rows, :].to(wide)
+                scores = chunk.mask(chunk.products(rows * (scale * _LOG2_E), ks))
+                weights = _exp2(scores, lses[..., chunk.rows, 0] * _LOG2_E)
+                # Large scores leave lse few digits (steps of 0.004 near 5e4); dividing by the sum takes that error out.
+                total = _finite(_total(weights), 0.0, 1.0)[..., None]
+                weights = [block.div_(total) for block in weights]
+                chunk.scatter(weights, grad, grad_vs)
+                grad_scores = chunk.products(grad, vs)
+                # Summed from the probabilities, not from grad_out * out: out has been rounded to the dtype of q. The
+                # gradient of lse joins in, because d lse / d score is the probability.
+                delta = _total([block * weight for block, weight in zip(grad_scores, weights, strict=True)])[..., None]
+                if grad_lse is not None:
+                    delta -= part.queries(grad_lse.to(wide)[..., None])[..., chunk.rows, :]
+                for block, weight in zip(grad_scores, weights, strict=True):
+                    block.sub_(delta).mul_(weight)
+                part.store(grad_q, chunk.rows, (chunk.mix(grad_scores, ks) * scale).to(grad_q.dtype))
+                chunk.scatter(grad_scores, rows * scale, grad_ks)
+            part.add_keys(grad_k, grad_ks)
+            part.add_keys(grad_v, grad_vs)
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from farspan.attention import attention
-from farspan.layers.precision import no_autocast
+from farspan.attention.precision import no_autocast
 from farspan.patterns import fibonacci, sliding_window
 from farspan.patterns.arguments import positive
 from farspan.patterns.fibonacci import base

@@ -13,6 +13,17 @@ from farspan.patterns import rules as patterns
 LAYER_RULES = ("dense", "learned_spacing")
 """Rules of a layer that are no pattern: full attention, and a spacing trained with the model."""
 
+COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
 
 @strict
 class FarspanConfig(LlamaConfig):
@@ -28,6 +39,7 @@ class FarspanConfig(LlamaConfig):
     and residual projections scaled by (2 * layers) ** -0.5.
 
     Raises:
+        ValueError: a width, a length or a number of layers or heads is below 1.
         StrictDataclassError: (huggingface_hub's, as for every config of transformers) a rule is unknown or wrong,
             their number is not `num_hidden_layers`, or attention dropout is asked for.
     """
@@ -48,6 +60,11 @@ class FarspanConfig(LlamaConfig):
     rules: list[dict[str, Any]] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        # First of all: what follows, here and in transformers, divides by some of them.
+        for name in COUNTS:
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be >= 1, got {count}")
         if self.intermediate_size is None:
             self.intermediate_size = 2 * round(self.hidden_size * 4 / 3)
         if self.initializer_range is None:
@@ -60,9 +77,6 @@ class FarspanConfig(LlamaConfig):
     def validate_architecture(self) -> None:
         """Part of the validation that `transformers` runs on every config."""
         super().validate_architecture()
-        for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         assert self.num_key_value_heads is not None
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(

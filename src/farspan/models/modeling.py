@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, LlamaForCausalLM, LlamaModel
+from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, Cache, LlamaForCausalLM, LlamaModel
 from transformers import initialization as init
 from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaDecoderLayer,
@@ -18,12 +20,12 @@ from transformers.models.llama.modeling_llama import (
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
 )
+from transformers.utils.deprecation import deprecate_kwarg
 
 from farspan.attention import attention, dense_attention
 from farspan.layers import LearnedSpacing
-from farspan.layers.precision import no_autocast
 from farspan.models.configuration import FarspanConfig
-from farspan.models.start import start_from_mask
+from farspan.models.start import check_padding, check_positions, packed, start_from_mask
 from farspan.patterns import rules as patterns
 from farspan.support import Lines
 
@@ -115,10 +117,9 @@ def _attention(
         raise ValueError(
             f"attention_mask must be [B, T], padding only: the rules decide the pairs, got {list(attention_mask.shape)}"
         )
-    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16, and would compute the scores in bf16.
+    # Autocast leaves the rotated queries and keys in fp32 beside values in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    with no_autocast(query.device):
-        out = module.attend(query, key, value, attention_mask, scaling)
+    out = module.attend(query, key, value, attention_mask, scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -196,6 +197,40 @@ class FarspanModel(FarspanPreTrainedModel, LlamaModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Llama's forward, for masks and packed documents that transformers would misread without a word.
+
+        Documents packed into one row (position ids that restart) are told apart where neither a cache nor a mask is
+        given; no cache is then kept. Beside one, and in a compiled graph that keeps a cache, they are refused.
+        """
+        if attention_mask is not None:
+            check_padding(attention_mask)
+        if position_ids is not None and position_ids.shape[-1] > 1:
+            unseen = cache is not None or attention_mask is not None or use_cache
+            if unseen or (use_cache is None and torch.compiler.is_compiling()):
+                check_positions(position_ids, attention_mask)
+            elif use_cache is None and packed(position_ids):
+                use_cache = False
+        return super().forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
 
 class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
     """The language model. Its config holds one rule per layer; it runs at any length without editing."""
@@ -218,6 +253,7 @@ class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
         frozen = FarspanForCausalLM(config).to(self.device, self.dtype)
         weights = {name: value for name, value in self.state_dict().items() if not name.endswith(".spacing.theta")}
         frozen.load_state_dict(weights)
+        frozen.generation_config = copy.deepcopy(self.generation_config)
         return frozen.train(self.training)
 
 

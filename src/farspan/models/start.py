@@ -56,16 +56,58 @@ def start_from_mask(
     return _first_real(real, position, start)
 
 
+def check_padding(attention_mask: Tensor) -> None:
+    """Refuses additive masks, which transformers would read as booleans: their 0 hides nothing, and means padding here.
+
+    Raises:
+        ValueError: a float mask `[B, Tk]` holds other numbers than 0 and 1.
+    """
+    if attention_mask.ndim == 2 and attention_mask.is_floating_point():
+        _insist(
+            ((attention_mask == 0) | (attention_mask == 1)).all(),
+            "attention_mask must be 1 for real tokens and 0 for padding, got other numbers (of an additive mask?)",
+        )
+
+
+def check_positions(position_ids: Tensor, attention_mask: Tensor | None) -> None:
+    """Refuses packed documents where transformers does not look for them: beside a cache or a mask.
+
+    Raises:
+        ValueError: `position_ids [B or 1, Tq]` are those of packed documents.
+    """
+    _insist(
+        ~packed(position_ids, attention_mask),
+        "position_ids must rise one by one over the real tokens beside a cache or an attention_mask, got those of"
+        " packed documents: leave out cache, use_cache and attention_mask",
+    )
+
+
+def packed(position_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """bool scalar: positions that do not rise one by one over the real tokens, where transformers begins a document."""
+    breaks = position_ids.diff() != 1
+    # A mask of any other shape is refused when it becomes `start`.
+    if attention_mask is not None and attention_mask.ndim == 2 and attention_mask.shape[1] > breaks.shape[1]:
+        real = attention_mask[:, -position_ids.shape[1] :].bool()
+        breaks = breaks & real[:, 1:] & real[:, :-1]
+    return breaks.any()
+
+
+def _insist(condition: Tensor, message: str) -> None:
+    """A ValueError unless the bool scalar holds; in a compiled graph, which cannot branch on it, an assertion."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(condition, message)
+    elif not condition:
+        raise ValueError(message)
+
+
 def _first_real(real: Tensor, position: Tensor, start: Tensor | None) -> Tensor:
     """First real key of each row, beyond the row itself where it is padding. `real` is bool `[B, Tk]`."""
     # Real tokens must be one run: at most one place where a real token follows padding or begins the row.
     begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
-    whole = (begins.sum(1) <= 1).all()
-    gap = "attention_mask must hide keys before or after the real tokens only, got a gap between them"
-    if torch.compiler.is_compiling():
-        torch._assert_async(whole, gap)
-    elif not whole:
-        raise ValueError(gap)
+    _insist(
+        (begins.sum(1) <= 1).all(),
+        "attention_mask must hide keys before or after the real tokens only, got a gap between them",
+    )
     first = real.int().argmax(1, keepdim=True)
     hidden = ~real[:, position]
     padded = torch.where(hidden, position + 1, first)

@@ -109,7 +109,8 @@ def _best(rows: list[Row], comparer: Comparer) -> list[str]:
     train, longest = rows[0].train_length, evaluated_lengths(rows)[-1]
     places = {train: f"At the training length ({train:,} tokens)"}
     places.setdefault(longest, f"At {longest:,} tokens")
-    return [s for length, where in places.items() if (s := _lowest(rows, comparer, length, where))]
+    sentences = [s for length, where in places.items() if (s := _lowest(rows, comparer, length, where))]
+    return [f"{sentence} {words.PAIRS}" if i == 0 else sentence for i, sentence in enumerate(sentences)]
 
 
 def _lowest(rows: list[Row], comparer: Comparer, length: int, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 MINUS = "\N{MINUS SIGN}"
@@ -10,6 +11,8 @@ MISSING = "\N{EN DASH}"
 APPROX = "\N{ALMOST EQUAL TO}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 THIN = "\N{NARROW NO-BREAK SPACE}"
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+PAIRS = "Pairs a token are the keys that a query reads, averaged over tokens and layers."
 
 
 def perplexity(nll: float | None) -> str:
@@ -106,4 +109,9 @@ def name(label: str) -> str:
 
 def clipped(text: str, width: int = 26) -> str:
     """The text, cut to `width` characters with an ellipsis: labels are free text and figures are not."""
-    return text if len(text) <= width else text[: width - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+    return text if len(text) <= width else text[: width - 1].rstrip() + ELLIPSIS
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text on at most two lines of `width` characters, and cut with an ellipsis after those."""
+    return "\n".join(textwrap.wrap(text, width, max_lines=2, placeholder=ELLIPSIS))

@@ -59,9 +59,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def text_width(figure: Figure, text: str, size: float = FONT_SIZE) -> float:
-    """Width of one line of text in points."""
+    """Width of the widest line of text in points."""
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    return float(renderer.get_text_width_height_descent(text, FontProperties(size=size), False)[0])
+    font = FontProperties(size=size)
+    return max(float(renderer.get_text_width_height_descent(line, font, False)[0]) for line in text.split("\n"))
 
 
 def place(figure: Figure, left: float, right: float, top: float, bottom: float, **grid: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean
 
 from matplotlib.axes import Axes
 
@@ -12,7 +14,7 @@ from farspan.studies.report.figures.canvas import SMALL
 
 @dataclass(frozen=True)
 class EndLabel:
-    """`text` for the line that ends at (x, y) in data coordinates; `beside` keeps it inside the axes."""
+    """`text`, of one or more lines, for what ends at (x, y) in data coordinates; `beside` keeps it inside the axes."""
 
     x: float
     y: float
@@ -49,8 +51,13 @@ def end_labels(axes: Axes, labels: Sequence[EndLabel], offset: float = 10, gap: 
     height = axes.get_figure(root=True).get_size_inches()[1] * 72  # type: ignore[union-attr]
     ends = [axes.transData.transform((label.x, label.y)) for label in labels]
     margin = axes.get_window_extent().x1
-    places = spread([float(y) for _, y in ends], gap, 6, height - 6)
-    for label, (x, y), new in zip(labels, ends, places, strict=True):
+    # Every line of a label takes a place of its own; the label stands in their middle.
+    lines = [label.text.count("\n") + 1 for label in labels]
+    places = iter(
+        spread([float(y) for (_, y), n in zip(ends, lines, strict=True) for _ in range(n)], gap, 6, height - 6)
+    )
+    middles = [fmean(islice(places, n)) for n in lines]
+    for label, (x, y), new in zip(labels, ends, middles, strict=True):
         axes.annotate(
             label.text,
             xy=(label.x, label.y),

@@ -97,7 +97,7 @@ def _clipped(curve: list[tuple[int, float]], top: float) -> tuple[list[float], l
 def _end(row: Row, curve: list[tuple[int, float]], top: float, theme: Theme, wide: bool) -> EndLabel:
     xs, ys = _clipped(curve, top)
     length, value = curve[-1]
-    text = words.clipped(row.label, 28 if wide else 18)
+    text = words.wrapped(row.label, 28 if wide else 18)
     number = words.perplexity(math.log(value))
     where = f" at {length:,}" if wide else ""
     text += f" \N{UPWARDS ARROW} {number}{where}" if value > top else f" {number}"

@@ -55,7 +55,7 @@ def draw_position_loss(profiles: list[Profile], theme: Theme, wide: bool) -> Fig
         axes.plot(profile.centres, profile.value, **{**style, "markersize": 2.8})
         finite = [(x, y) for x, y in zip(profile.centres, profile.value, strict=True) if np.isfinite(y)]
         if finite:
-            text = words.clipped(profile.row.label, 28 if wide else 18)
+            text = words.wrapped(profile.row.label, 28 if wide else 18)
             labels.append(EndLabel(*finite[-1], text, theme.family(profile.row.family)))
     dress(axes, theme)
     _context_axis(axes, profiles[0], theme)

@@ -61,7 +61,7 @@ def draw_training(curves: list[LossCurve], theme: Theme, wide: bool) -> Figure:
     labels = []
     for curve, style in zip(curves, line_styles([c.row for c in curves], theme), strict=True):
         axes.plot(curve.tokens, curve.loss, **{**style, "marker": "", "linewidth": 1.2})
-        text = words.clipped(curve.row.label, 28 if wide else 18)
+        text = words.wrapped(curve.row.label, 28 if wide else 18)
         labels.append(EndLabel(curve.tokens[-1], curve.loss[-1], text, theme.family(curve.row.family)))
     dress(axes, theme)
     late = [y for c in curves for x, y in zip(c.tokens, c.loss, strict=True) if x >= START * c.tokens[-1]]

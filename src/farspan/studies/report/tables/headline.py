@@ -79,7 +79,8 @@ def _notes(rows: Sequence[Row], reference: Row | None, best: Row | None, base: i
     notes = [
         f"Perplexity is the exponential of the loss averaged over held-out tokens{' and seeds' if several else ''}. "
         f"Bold is the lowest and those that tie with it ({words.APPROX}): their paired interval to it holds zero. "
-        f"Ranks are at {base:,} tokens; '1=' is such a tie."
+        f"Ranks are at {base:,} tokens; those that tie share theirs: '4=' is one of several in fourth place.",
+        words.PAIRS,
     ]
     if several:
         notes.append(f"The range under the perplexity at {base:,} tokens is that of the seeds.")

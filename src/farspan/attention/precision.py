@@ -8,7 +8,7 @@ import torch
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast switched off inside the `with` block; nothing on a device that has none, such as "meta"."""
-    if torch.amp.is_autocast_available(device.type):
+    """Autocast switched off inside the `with` block; nothing where it is off, or on a device that has none ("meta")."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
