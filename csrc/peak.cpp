@@ -21,13 +21,15 @@ namespace {
 // Results go here so that no loop is dead.
 volatile float sink_float;
 volatile std::uint32_t sink_integer;
+// Unknown to the compiler, which would otherwise leave out a chain that starts at its fixed point.
+volatile float source_factor = 0.5F;
 
 constexpr int chains = 12;  // enough for two pipes of latency 4 to 5, few enough for 16 registers
 
 template <typename V>
 FARSPAN_INLINE void multiply_add(long iterations) {
   V sum[chains];
-  const V factor = V{} + 0.5F, term = V{} + 1.0F;
+  const V factor = V{} + source_factor, term = V{} + 1.0F;
 #pragma GCC unroll 12
   for (int n = 0; n < chains; ++n) sum[n] = V{} + static_cast<float>(n);
   for (long i = 0; i < iterations; ++i) {
