@@ -148,14 +148,17 @@ def main(words: list[str] | None = None) -> int:
         "failures": verdict.failures,
     }
     verdicts: list[dict[str, Any]] = []
+    spent: dict[str, float] = {}
     if verdict.green:
         for name in options.only or SECTIONS:
+            entered = time.perf_counter()
             SECTIONS[name](session)
+            spent[name] = time.perf_counter() - entered
         verdicts = show_targets(session, judged=not options.quick)
         if options.check:
             show_verdicts(console, verdicts)
     warning = neighbours.warning()
-    data |= {"figures": session.figures, "sections": session.details, "targets": verdicts}
+    data |= {"figures": session.figures, "sections": session.details, "targets": verdicts, "section_seconds": spent}
     data["disturbance"] = {
         "load_before": neighbours.load,
         "load_after": timing.load_average(),
