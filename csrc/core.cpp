@@ -16,6 +16,7 @@
 #include "cpu_features.h"
 #include "lines.h"
 #include "parallel.h"
+#include "peak.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -110,6 +111,11 @@ NB_MODULE(_core, m) {
       },
       nb::sig("def build_info() -> dict[str, str]"),
       "How this module was built: compiler, flags, architecture.");
+  m.def("fma_peak", &farspan::fma_peak, nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>(),
+        "GFLOP/s of fused multiply-adds on registers, one thread: the best of many runs within `seconds`.");
+  m.def("load_bandwidth", &farspan::load_bandwidth, nb::arg("bytes"), nb::arg("seconds"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "GB/s of one thread loading the same `bytes` again and again: the best of many runs within `seconds`.");
   m.def("use_torch_pool", &farspan::use_torch_pool, "parallel_for"_a, "get_num_threads"_a,
         "Run on torch's threads, given the addresses of torch_parallel_for and torch_get_num_threads; zero for none.");
   m.def("available_threads", &farspan::available_threads,
