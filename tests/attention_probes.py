@@ -117,13 +117,16 @@ class Results(NamedTuple):
     grad_v: Tensor
 
 
-def differentiate(function: Any, q: Tensor, k: Tensor, v: Tensor) -> Results:
-    """Runs `function(q, k, v) -> (out, lse)` forward and backward; `q, k, v` keep their strides."""
+def differentiate(function: Any, q: Tensor, k: Tensor, v: Tensor, narrow: torch.dtype = torch.float32) -> Results:
+    """Runs `function(q, k, v) -> (out, lse)` forward and backward; `q, k, v` keep their strides.
+
+    The random gradient of `out` is rounded to `narrow`, so that a run in a wider dtype can be given the same numbers.
+    """
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     out, lse = function(*leaves)
     generator = torch.Generator().manual_seed(1)
-    grad_out = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
-    grad_lse = torch.randn(lse.shape, generator=generator, dtype=torch.float64).to(lse.dtype)
+    grad_out = torch.randn(out.shape, generator=generator).to(narrow).to(out.dtype)
+    grad_lse = torch.randn(lse.shape, generator=generator).to(lse.dtype)
     grads = torch.autograd.grad((out, lse), leaves, (grad_out, grad_lse))
     return Results(out.detach(), lse.detach(), *grads)
 
