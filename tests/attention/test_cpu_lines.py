@@ -126,7 +126,6 @@ def test_plans_of_several_steps_are_exact(support, group):
     assert_same(run("cpu", *inputs, support), exact(*inputs, support, backend="torch"))
 
 
-@pytest.mark.slow
 @plans
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_long_plans_of_several_steps_are_exact(support, dtype):
