@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
-from farspan import Lines, attention, patterns
+from farspan import Lines, _cpu, attention, patterns
 
-BACKENDS = ("reference", "torch", "cpu")
+core, why_no_core = _cpu.load_core()
+needs_core = pytest.mark.skipif(core is None, reason=str(why_no_core))
+
+# Every shared test runs over these: `backend` is a name, and "cpu" is skipped with the reason where it cannot run.
+FAST_BACKENDS = ("torch", pytest.param("cpu", marks=needs_core))
+BACKENDS = ("reference", *FAST_BACKENDS)
+backends = pytest.mark.parametrize("backend", BACKENDS)
+fast_backends = pytest.mark.parametrize("backend", FAST_BACKENDS)
 
 # Every shared test runs over this list: a new pattern is tested by one more line.
 PATTERNS: dict[str, Lines] = {
@@ -23,6 +31,22 @@ PATTERNS: dict[str, Lines] = {
     "window and sinks": Lines(range(6), verticals=[0, 1, 4]),
     "slashes and verticals": Lines([0, 1, 2, 30, 110], verticals=[0, 33, 40]),
 }
+
+
+def widest(backend: str | None) -> torch.dtype:
+    """The widest dtype that a backend takes."""
+    return torch.float32 if backend == "cpu" else torch.float64
+
+
+# How far two ways of computing the same may be apart, in units of the last place (eps of the dtype) of the largest
+# number. A score is a sum of D products, a result one of up to n weighted rows. Roundings of random sign add up to
+# about sqrt(D + n) of them, which is 36 for the largest sums here (D = 256, n = 1000).
+ROUNDINGS = 64
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """`ROUNDINGS` for numbers around 1: 1.4e-14 in fp64, 7.6e-6 in fp32."""
+    return ROUNDINGS * torch.finfo(dtype).eps
 
 
 def allowed(position: int, slashes: Iterable[int], verticals: Iterable[int] = ()) -> set[int]:
@@ -53,7 +77,7 @@ def random_qkv(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q `[B, H, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`."""
+    """q `[B, H, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`, the same numbers in fp32 and in fp64."""
     generator = torch.Generator().manual_seed(seed)
     k_len = q_len if k_len is None else k_len
     shapes = (
@@ -61,7 +85,7 @@ def random_qkv(
         (batch, kv_heads, k_len, head_dim),
         (batch, kv_heads, k_len, head_dim if value_dim is None else value_dim),
     )
-    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).float().to(dtype) for shape in shapes)
     return q, k, v
 
 
@@ -93,42 +117,61 @@ class Results(NamedTuple):
     grad_v: Tensor
 
 
-def differentiate(function: Any, q: Tensor, k: Tensor, v: Tensor) -> Results:
-    """Runs `function(q, k, v) -> (out, lse)` forward and backward; `q, k, v` keep their strides."""
+def differentiate(function: Any, q: Tensor, k: Tensor, v: Tensor, narrow: torch.dtype = torch.float32) -> Results:
+    """Runs `function(q, k, v) -> (out, lse)` forward and backward; `q, k, v` keep their strides.
+
+    The random gradient of `out` is rounded to `narrow`, so that a run in a wider dtype can be given the same numbers.
+    """
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     out, lse = function(*leaves)
     generator = torch.Generator().manual_seed(1)
-    grad_out = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
-    grad_lse = torch.randn(lse.shape, generator=generator, dtype=torch.float64).to(lse.dtype)
+    grad_out = torch.randn(out.shape, generator=generator).to(narrow).to(out.dtype)
+    grad_lse = torch.randn(lse.shape, generator=generator).to(lse.dtype)
     grads = torch.autograd.grad((out, lse), leaves, (grad_out, grad_lse))
     return Results(out.detach(), lse.detach(), *grads)
 
 
 def run(backend: str | None, q: Tensor, k: Tensor, v: Tensor, support: Lines, **options: Any) -> Results:
-    """`attention` forward and backward on one backend."""
+    """`attention` forward and backward on one backend, which gets fp64 inputs in the widest dtype that it takes."""
+    if q.dtype == torch.float64:
+        q, k, v = (x.to(widest(backend)) for x in (q, k, v))
     return differentiate(
         lambda q, k, v: attention(q, k, v, support, return_lse=True, backend=backend, **options), q, k, v
     )
 
 
-def assert_same(actual: Results, expected: Results, tolerance: float) -> None:
-    """Every field within `tolerance` of the other's, in units of its largest number where that is above 1."""
+def assert_same(actual: Results, expected: Results, roundings: float = ROUNDINGS) -> None:
+    """Every field within so many units in the last place of its largest number, or of 1 where that is larger.
+
+    The unit is that of `actual`; `expected` may be wider.
+    """
     for name, a, b in zip(Results._fields, actual, expected, strict=True):
         finite = b[b.isfinite()].abs()
-        atol = tolerance * max(1.0, finite.max().item()) if finite.numel() else 0.0
-        torch.testing.assert_close(a, b, atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+        unit = torch.finfo(a.dtype).eps * max(1.0, finite.max().item()) if finite.numel() else 0.0
+        torch.testing.assert_close(
+            a.to(b.dtype), b, atol=roundings * unit, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
-def readout(support: Lines, q_len: int, k_len: int, *, heads: int = 1, batch: int = 1, **options: Any) -> Tensor:
+def readout(
+    support: Lines,
+    q_len: int,
+    k_len: int,
+    *,
+    heads: int = 1,
+    batch: int = 1,
+    backend: str | None = None,
+    **options: Any,
+) -> Tensor:
     """READOUT of cases.md: the weights `[batch, heads, q_len, k_len]` that attention applies to equal scores."""
-    q = torch.zeros(batch, heads, q_len, 1, dtype=torch.float64)
-    k = torch.zeros(batch, 1, k_len, 1, dtype=torch.float64)
-    v = torch.eye(k_len, dtype=torch.float64).expand(batch, 1, k_len, k_len)
-    return attention(q, k, v, support, **options)
+    q = torch.zeros(batch, heads, q_len, 1, dtype=widest(backend))
+    k = torch.zeros(batch, 1, k_len, 1, dtype=widest(backend))
+    v = torch.eye(k_len, dtype=widest(backend)).expand(batch, 1, k_len, k_len)
+    return attention(q, k, v, support, backend=backend, **options)
 
 
 def assert_reads(weights: Tensor, mask: Tensor) -> None:
     """The READOUT `weights` are 1 / (number of keys) on the keys of `mask` and exactly 0 elsewhere."""
     assert torch.equal(weights != 0, mask.expand_as(weights))
-    expected = mask.double() / mask.sum(-1, keepdim=True).clamp_min(1)
-    torch.testing.assert_close(weights, expected.expand_as(weights), atol=1e-14, rtol=0)
+    expected = mask.to(weights.dtype) / mask.sum(-1, keepdim=True).clamp_min(1)
+    torch.testing.assert_close(weights, expected.expand_as(weights), atol=tolerance(weights.dtype), rtol=0)

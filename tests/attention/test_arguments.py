@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import farspan
-from attention_probes import random_qkv
+from attention_probes import BACKENDS, needs_core, random_qkv, widest
 from farspan import Lines, attention
 from farspan.attention import backends
 
@@ -106,7 +106,7 @@ def test_options_are_keywords():
 def test_every_backend_runs_or_says_why_not():
     """F02."""
     assert list(backends.available()) == list(backends.BACKENDS) == ["reference", "torch", "cpu", "triton"]
-    q, k, v = random_qkv(q_len=5)
+    q, k, v = random_qkv(q_len=5, dtype=torch.float32)
     for name, reason in backends.available().items():
         if reason is None:
             assert attention(q, k, v, Lines([0]), backend=name).shape == q.shape
@@ -116,15 +116,36 @@ def test_every_backend_runs_or_says_why_not():
             assert reason in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["reference", "torch"])
-def test_the_backend_named_is_the_one_that_runs(monkeypatch, name):
+def which_ran(monkeypatch, backend, dtype) -> list[str]:
     ran = []
     package = importlib.import_module("farspan.attention")  # by attribute it is the function
-    plain, fast = package.reference_attention, package.op.lines
-    monkeypatch.setattr(package, "reference_attention", lambda *x: ran.append("reference") or plain(*x))
-    monkeypatch.setattr(package.op, "lines", lambda *x: ran.append("torch") or fast(*x))
-    attention(*random_qkv(q_len=5), Lines([0]), backend=name)
-    assert ran == [name]
+    places = {
+        "reference": (package, "reference_attention"),
+        "torch": (package.op.torch_lines, "forward"),
+        "cpu": (package.op.cpu_lines, "forward"),
+    }
+    for name, (module, function) in places.items():
+        plain = getattr(module, function)
+        monkeypatch.setattr(module, function, lambda *x, name=name, plain=plain: ran.append(name) or plain(*x))
+    attention(*random_qkv(q_len=5, dtype=dtype), Lines([0]), backend=backend)
+    return ran
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_backend_named_is_the_one_that_runs(monkeypatch, name):
+    assert which_ran(monkeypatch, name, widest(name)) == [name]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_without_a_name_the_fastest_that_takes_the_dtype_runs(monkeypatch, dtype):
+    fast = dtype != torch.float64 and backends.available()["cpu"] is None
+    assert which_ran(monkeypatch, None, dtype) == ["cpu" if fast else "torch"]
+
+
+@needs_core
+def test_the_kernels_refuse_fp64_and_name_who_takes_it():
+    with pytest.raises(ValueError, match=r"^backend 'cpu' does not run here: .*q is torch.float64.*'torch'"):
+        attention(*random_qkv(q_len=5), Lines([0]), backend="cpu")
 
 
 def test_lse_comes_only_when_asked_for():

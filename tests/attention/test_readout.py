@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attention_probes import BACKENDS, PATTERNS, assert_reads, mask_by_definition, readout, start_of
+from attention_probes import (
+    BACKENDS,
+    PATTERNS,
+    assert_reads,
+    mask_by_definition,
+    readout,
+    start_of,
+    tolerance,
+    widest,
+)
 from farspan import Lines, attention, patterns
 from farspan.attention.torch_lines import _CHUNK
 
@@ -35,15 +44,15 @@ def test_a_window_of_three_counts_the_query_itself(backend, length):
 def test_queries_stand_at_the_end_of_the_keys(backend):
     """F03: bottom-right alignment."""
     weights = readout(Lines(range(5)), 2, 5, backend=backend)[0, 0]
-    expected = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0], [0.2, 0.2, 0.2, 0.2, 0.2]], dtype=torch.float64)
-    torch.testing.assert_close(weights, expected, atol=1e-15, rtol=0)
+    expected = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0], [0.2, 0.2, 0.2, 0.2, 0.2]], dtype=weights.dtype)
+    torch.testing.assert_close(weights, expected, atol=tolerance(weights.dtype), rtol=0)
 
 
 def test_queries_before_the_first_key_read_nothing(backend):
     """F03: zeros, lse = -inf, and a backward that is finite and zero there."""
-    q = torch.zeros(1, 1, 5, 1, dtype=torch.float64, requires_grad=True)
-    k = torch.zeros(1, 1, 2, 1, dtype=torch.float64, requires_grad=True)
-    v = torch.eye(2, dtype=torch.float64)[None, None].requires_grad_()
+    q = torch.zeros(1, 1, 5, 1, dtype=widest(backend), requires_grad=True)
+    k = torch.zeros(1, 1, 2, 1, dtype=widest(backend), requires_grad=True)
+    v = torch.eye(2, dtype=widest(backend))[None, None].requires_grad_()
     out, lse = attention(q, k, v, Lines(range(5)), return_lse=True, backend=backend)
     assert out[0, 0].tolist() == [[0, 0], [0, 0], [0, 0], [1, 0], [0.5, 0.5]]
     assert lse[0, 0].tolist() == [-torch.inf] * 3 + [0, pytest.approx(torch.tensor(2.0).log().item())]
@@ -56,7 +65,7 @@ def test_queries_before_the_first_key_read_nothing(backend):
 def test_overlapping_offsets_have_equal_weights(backend):
     """F10: offsets [1, 1, 2, 3] and window 2; counting an overlap twice would give it more weight."""
     weights = readout(Lines([*range(2), 1, 1, 2, 3]), 6, 6, backend=backend)[0, 0]
-    torch.testing.assert_close(weights[5], torch.tensor([0, 0, 0.25, 0.25, 0.25, 0.25], dtype=torch.float64))
+    torch.testing.assert_close(weights[5], torch.tensor([0, 0, 0.25, 0.25, 0.25, 0.25], dtype=weights.dtype))
     weights = readout(Lines([*range(3), 1, 2, 3, 5, 8]), 16, 16, backend=backend)[0, 0]
     assert weights[8].nonzero().flatten().tolist() == [0, 3, 5, 6, 7, 8]
     assert weights[15].nonzero().flatten().tolist() == [7, 10, 12, 13, 14, 15]
@@ -104,8 +113,8 @@ def test_each_head_reads_its_own_lines(backend, slashes, kv_heads):
     verticals = [[0], [2], [], [0, 4]]
     k_len = 75
     # The value of key j in key head g is row j of g + 1 times the identity.
-    v = torch.stack([(g + 1) * torch.eye(k_len, dtype=torch.float64) for g in range(kv_heads)])[None]
-    q, k = torch.zeros(1, 4, 75, 1, dtype=torch.float64), torch.zeros(1, kv_heads, k_len, 1, dtype=torch.float64)
+    v = torch.stack([(g + 1) * torch.eye(k_len, dtype=widest(backend)) for g in range(kv_heads)])[None]
+    q, k = torch.zeros(1, 4, 75, 1, dtype=v.dtype), torch.zeros(1, kv_heads, k_len, 1, dtype=v.dtype)
     out = attention(q, k, v, Lines(slashes, verticals), backend=backend)
     for head in range(4):
         mask = mask_by_definition(slashes[head], verticals[head], 75, k_len)

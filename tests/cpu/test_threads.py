@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -128,3 +131,40 @@ def test_works_in_the_workers_of_a_data_loader(method, threads):
         timeout=PATIENCE,
     )
     assert list(loader) == [(threads, [1, 1, 1])] * 2
+
+
+@needs_fork
+def test_a_forked_child_computes_attention_after_its_parent_has():
+    """A bare fork, as some servers do: alone, and to the same bits. The child tells by its exit code."""
+    expected = core_probes.lines_and_gradients()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = core_probes.lines_and_gradients()
+            torch.set_num_threads(1)  # torch's own operations would wait for the parent's threads
+            os._exit(0 if all(map(torch.equal, found, expected)) else 1)
+        finally:
+            os._exit(2)
+    deadline = time.monotonic() + PATIENCE
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended != (0, 0), "the child hangs"
+    assert os.waitstatus_to_exitcode(ended[1]) == 0
+
+
+@needs_fork
+def test_workers_of_a_data_loader_compute_attention_after_their_parent_has():
+    expected = core_probes.lines_and_gradients()
+    loader = torch.utils.data.DataLoader(
+        range(2),
+        batch_size=None,
+        num_workers=2,
+        collate_fn=core_probes.lines_and_gradients,
+        multiprocessing_context="fork",
+        timeout=PATIENCE,
+    )
+    for found in loader:
+        assert all(map(torch.equal, found, expected))

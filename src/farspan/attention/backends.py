@@ -8,14 +8,12 @@ from farspan import _cpu
 from farspan.attention import cpu_lines
 
 BACKENDS = ("reference", "torch", "cpu", "triton")
+_MISSING = {"triton": "the Triton kernels are not part of this version; use backend='torch'"}
 
 
 def available() -> dict[str, str | None]:
     """Every backend by name, with None where it runs here or else the reason why it does not."""
-    reasons: dict[str, str | None] = dict.fromkeys(BACKENDS)
-    reasons["cpu"] = _cpu.load_core()[1]
-    reasons["triton"] = "the Triton kernels are not part of this version; use backend='torch'"
-    return reasons
+    return dict.fromkeys(BACKENDS) | _MISSING | {"cpu": _cpu.load_core()[1]}
 
 
 def choose(backend: str | None, q: Tensor) -> str:
@@ -29,7 +27,8 @@ def choose(backend: str | None, q: Tensor) -> str:
         return "torch" if cpu_lines.refusal(q) else "cpu"
     if backend not in BACKENDS:
         raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}, got {backend!r}")
-    reason = cpu_lines.refusal(q) if backend == "cpu" else available()[backend]
+    # Not `available()`: under `torch.compile` the core cannot be loaded.
+    reason = cpu_lines.refusal(q) if backend == "cpu" else _MISSING.get(backend)
     if reason is not None:
         raise ValueError(f"backend {backend!r} does not run here: {reason}")
     return backend
