@@ -141,12 +141,12 @@ NB_MODULE(_core, m) {
       [](int dtype, const Four& q_shape, const Four& v_shape, float scale, std::uintptr_t start, std::uintptr_t q,
          const Four& q_strides, std::uintptr_t k, const Four& k_strides, std::uintptr_t v, const Four& v_strides,
          const Table& slashes, const Table& verticals, std::uintptr_t grad_out, const Four& grad_out_strides,
-         std::uintptr_t lse, std::uintptr_t grad_lse, std::uintptr_t grad_q, std::uintptr_t grad_k,
-         std::uintptr_t grad_v) {
+         std::uintptr_t lse, std::uintptr_t grad_lse, std::uintptr_t grad_q, const Four& grad_q_strides,
+         std::uintptr_t grad_k, std::uintptr_t grad_v) {
         auto call = call_of(dtype, q_shape, v_shape, scale, start, q, q_strides, k, k_strides, v, v_strides, grad_out,
                             grad_out_strides, lse);
         call.grad_lse = pointer<const float>(grad_lse);
-        call.grad_q = pointer<void>(grad_q);
+        call.grad_q = strided(grad_q, grad_q_strides);
         call.grad_k = pointer<float>(grad_k);
         call.grad_v = pointer<float>(grad_v);
         nb::gil_scoped_release release;

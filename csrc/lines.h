@@ -34,7 +34,7 @@ struct LinesCall {
   float* lse;
   // Backward only. Rows of grad_k and grad_v [B, Hkv, Tk, .] are padded to whole vectors.
   const float* grad_lse;  // [B, H, Tq] or null
-  void* grad_q;           // [B, H, Tq, D] of `dtype`
+  Strided grad_q;         // of `dtype`
   float* grad_k;
   float* grad_v;
 };

@@ -620,8 +620,6 @@ void mask(const Plan& plan, const Step& step, const Part& part, const Tile& tile
   s += part.dense * LANES;
   for (int i = 0; i < tile.positions; ++i)
     for (int r = part.single[i]; r < part.singles; ++r) forbid(s + r * LANES, plan, i);
-  for (int l = tile.positions * plan.heads; l < LANES; ++l)
-    for (int r = 0; r < part.singles; ++r) s[r * LANES + l] = -INF;
 }
 
 // to = from * rescale + weights @ rows for all lanes of a tile; `from` is null in the first step. May use `state`.
@@ -932,7 +930,7 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
   fill(space.zeros, 0.0f, greater(padded(call.dim), padded(call.value_dim)));
   Task task = given;
   const int heads = plan.heads, ld_k = padded(call.dim), ld_v = padded(call.value_dim);
-  const Strided grad_q{call.grad_q, call.heads * call.q_len * call.dim, call.q_len * call.dim, call.dim};
+  const Strided& grad_q = call.grad_q;
   task.row = skip_rows<E>(call, given, grad_q, call.dim, nullptr);
   const int64_t kv = (task.batch * call.kv_heads + task.kv_head) * call.k_len;
   float* const grad_k = call.grad_k + kv * ld_k;

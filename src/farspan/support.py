@@ -51,13 +51,17 @@ class Lines:
         10
     """
 
-    __slots__ = ("slash_table", "slashes", "vertical_table", "verticals")
+    __slots__ = ("batch", "heads", "slash_table", "slashes", "vertical_table", "verticals")
 
     slashes: tuple[int, ...] | tuple[tuple[int, ...], ...] | Tensor
     verticals: tuple[int, ...] | tuple[tuple[int, ...], ...] | Tensor
     slash_table: Tensor
     """int32 `[1|B, 1|H, n]`: sorted, unique, padded at the end with -1."""
     vertical_table: Tensor
+    heads: int
+    """Number of heads with lines of their own; 1 when all heads share them."""
+    batch: int
+    """Number of batch rows with lines of their own; 1 when all rows share them."""
 
     def __init__(self, slashes: Any, verticals: Any = ()) -> None:
         self.slashes, self.slash_table = _canonical(slashes, "slashes")
@@ -69,21 +73,14 @@ class Lines:
                     f"slashes and verticals must agree on the number of {name}, got "
                     f"{self.slash_table.shape[axis]} and {self.vertical_table.shape[axis]}"
                 )
+        self.batch, self.heads = (
+            max(self.slash_table.shape[axis], self.vertical_table.shape[axis]) for axis in (0, 1)
+        )
         if self.slash_table.device != self.vertical_table.device:
             # A static part given beside a content-selected one follows it to its device.
             device = next(t.device for t in (self.slash_table, self.vertical_table) if t.device.type != "cpu")
             self.slash_table = self.slash_table.to(device)
             self.vertical_table = self.vertical_table.to(device)
-
-    @property
-    def heads(self) -> int:
-        """Number of heads with lines of their own; 1 when all heads share them."""
-        return max(self.slash_table.shape[1], self.vertical_table.shape[1])
-
-    @property
-    def batch(self) -> int:
-        """Number of batch rows with lines of their own; 1 when all rows share them."""
-        return max(self.slash_table.shape[0], self.vertical_table.shape[0])
 
     def mask(self, q_len: int, k_len: int) -> Tensor:
         """The pairs as booleans, causality included.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from farspan import _cpu
+from farspan.attention.outputs import new_lse, new_out
 
 # The numbers of DType in csrc/lines.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -29,29 +30,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, int32 tables `[1|B, 1|H, n]` -> out, lse."""
     sign, scale = _sign_and_size(scale)
-    q, k, v = _rows(q if sign == 1 else q * sign), _rows(k), _rows(v)
-    shape = q.shape
-    out = q.new_empty((*shape[:3], v.shape[3]))
-    lse = torch.empty(shape[:3], dtype=torch.float32)
-    start = _start(start, k)
-    _core.lines_forward(
-        DTYPES[q.dtype],
-        tuple(shape),
-        tuple(v.shape),
-        scale,
-        0 if start is None else start.data_ptr(),
-        q.data_ptr(),
-        q.stride(),
-        k.data_ptr(),
-        k.stride(),
-        v.data_ptr(),
-        v.stride(),
-        (slashes.data_ptr(), *slashes.shape),
-        (verticals.data_ptr(), *verticals.shape),
-        out.data_ptr(),
-        out.stride(),
-        lse.data_ptr(),
-    )
+    inputs = _Inputs(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
+    out, lse = new_out(q, v.shape[3]), new_lse(q)
+    _core.lines_forward(*inputs.arguments, out.data_ptr(), out.stride(), lse.data_ptr())
     return out, lse
 
 
@@ -69,35 +50,53 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, accumulated in fp32 and returned in the dtype of q, k and v."""
     sign, scale = _sign_and_size(scale)
-    q, k, v, grad_out = _rows(q if sign == 1 else q * sign), _rows(k), _rows(v), _rows(grad_out)
+    inputs = _Inputs(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
+    grad_out, strides = _rows(grad_out)
     lse = lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.float().contiguous()
-    grad_q = q.new_empty(q.shape)
+    grad_q = new_out(q, q.shape[3])
     grad_k, grad_v = _padded(k), _padded(v)
-    start = _start(start, k)
     _core.lines_backward(
-        DTYPES[q.dtype],
-        tuple(q.shape),
-        tuple(v.shape),
-        scale,
-        0 if start is None else start.data_ptr(),
-        q.data_ptr(),
-        q.stride(),
-        k.data_ptr(),
-        k.stride(),
-        v.data_ptr(),
-        v.stride(),
-        (slashes.data_ptr(), *slashes.shape),
-        (verticals.data_ptr(), *verticals.shape),
+        *inputs.arguments,
         grad_out.data_ptr(),
-        grad_out.stride(),
+        strides,
         lse.data_ptr(),
         0 if grad_lse is None else grad_lse.data_ptr(),
         grad_q.data_ptr(),
+        grad_q.stride(),
         grad_k.data_ptr(),
         grad_v.data_ptr(),
     )
     return grad_q if sign == 1 else grad_q * sign, _cut(grad_k, k), _cut(grad_v, v)
+
+
+class _Inputs:
+    """What the core reads, as the `arguments` that its functions begin with; keeps copied tensors alive."""
+
+    __slots__ = ("arguments", "tensors")
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, slashes: Tensor, verticals: Tensor, start: Tensor | None, scale: float
+    ) -> None:
+        (q, q_strides), (k, k_strides), (v, v_strides) = _rows(q), _rows(k), _rows(v)
+        if start is not None:
+            start = start.clamp(0, k.shape[2]).to(torch.int32).contiguous()
+        self.tensors = q, k, v, start
+        self.arguments = (
+            DTYPES[q.dtype],
+            q.shape,
+            v.shape,
+            scale,
+            0 if start is None else start.data_ptr(),
+            q.data_ptr(),
+            q_strides,
+            k.data_ptr(),
+            k_strides,
+            v.data_ptr(),
+            v_strides,
+            (slashes.data_ptr(), *slashes.shape),
+            (verticals.data_ptr(), *verticals.shape),
+        )
 
 
 def _sign_and_size(scale: float) -> tuple[int, float]:
@@ -105,13 +104,13 @@ def _sign_and_size(scale: float) -> tuple[int, float]:
     return (1, scale) if scale > 0 else (-1, -scale) if scale < 0 else (0, 1.0)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """`x`, copied if the elements of a row do not lie side by side."""
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-
-
-def _start(start: Tensor | None, k: Tensor) -> Tensor | None:
-    return None if start is None else start.clamp(0, k.shape[2]).to(torch.int32).contiguous()
+def _rows(x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """`x` and its strides; a copy if the elements of a row do not lie side by side."""
+    strides = x.stride()
+    if strides[3] == 1 or x.shape[3] == 1:
+        return x, strides
+    x = x.contiguous()
+    return x, x.stride()
 
 
 def _padded(x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from farspan.attention import cpu_lines, torch_lines
+from farspan.attention.outputs import new_lse, new_out
 
 _library = torch.library.Library("farspan", "DEF")
 _library.define(
@@ -40,15 +41,14 @@ _library.impl("lines_backward", _lines_backward, "CompositeExplicitAutograd")
 
 @torch.library.register_fake("farspan::lines", lib=_library)
 def _lines_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=lse_dtype)
+    return new_out(q, v.shape[3]), new_lse(q)
 
 
 @torch.library.register_fake("farspan::lines_backward", lib=_library)
 def _lines_backward_fake(
     grad_out: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return new_out(q, q.shape[3]), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

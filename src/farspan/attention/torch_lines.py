@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from farspan.attention.outputs import new_lse, new_out
 from farspan.attention.precision import no_autocast
 
 _LOG2_E = math.log2(math.e)
@@ -38,8 +39,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, int32 tables `[1|B, 1|H, n]` -> out, lse."""
     wide = _wide(q.dtype)
-    out = torch.zeros(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
-    lse = torch.full(q.shape[:3], -torch.inf, dtype=wide, device=q.device)
+    # Rows before the first key stay as they are here.
+    out, lse = new_out(q, v.shape[3]).zero_(), new_lse(q).fill_(-torch.inf)
     with no_autocast(q.device):
         for part in _parts(q, k, slashes, verticals):
             qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
@@ -68,7 +69,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, accumulated in fp32 (fp64 for fp64 inputs) and returned in the dtype of q, k and v."""
     wide = _wide(q.dtype)
-    grad_q = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    grad_q = new_out(q, q.shape[3]).zero_()
     grad_k = torch.zeros(k.shape, dtype=wide, device=k.device)
     grad_v = torch.zeros(v.shape, dtype=wide, device=v.device)
     with no_autocast(q.device):
