@@ -15,6 +15,7 @@
 
 #include "cpu_features.h"
 #include "lines.h"
+#include "pages.h"
 #include "parallel.h"
 #include "peak.h"
 
@@ -124,6 +125,7 @@ NB_MODULE(_core, m) {
         nb::call_guard<nb::gil_scoped_release>(), "For tests: how often each work item ran, and on how many threads.");
   m.def("vector_length", [] { return farspan::lines_kernels().vector_length; }, "Floats in a vector of the kernels.");
   m.def("kernel_instruction_set", [] { return farspan::lines_kernels().name; });
+  m.def("prefer_huge_pages", &farspan::prefer_huge_pages, "address"_a, "bytes"_a);
   m.def("poison_workspace", &farspan::poison_workspace);
   m.def(
       "lines_forward",

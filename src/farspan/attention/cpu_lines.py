@@ -11,6 +11,8 @@ from farspan.attention.outputs import new_lse, new_out
 # The numbers of DType in csrc/lines.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
+_LARGE = 1 << 22
+
 _core, _missing = _cpu.load_core()
 
 
@@ -31,7 +33,7 @@ def forward(
     """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, int32 tables `[1|B, 1|H, n]` -> out, lse."""
     sign, scale = _sign_and_size(scale)
     inputs = _Inputs(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
-    out, lse = new_out(q, v.shape[3]), new_lse(q)
+    out, lse = _fresh(new_out(q, v.shape[3])), new_lse(q)
     _core.lines_forward(*inputs.arguments, out.data_ptr(), out.stride(), lse.data_ptr())
     return out, lse
 
@@ -54,7 +56,7 @@ def backward(
     grad_out, strides = _rows(grad_out)
     lse = lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.float().contiguous()
-    grad_q = new_out(q, q.shape[3])
+    grad_q = _fresh(new_out(q, q.shape[3]))
     grad_k, grad_v = _padded(k), _padded(v)
     _core.lines_backward(
         *inputs.arguments,
@@ -113,10 +115,17 @@ def _rows(x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     return x, x.stride()
 
 
+def _fresh(x: Tensor) -> Tensor:
+    """`x`, whose memory nobody has touched, in huge pages if it is large."""
+    if x.nbytes >= _LARGE:
+        _core.prefer_huge_pages(x.data_ptr(), x.nbytes)
+    return x
+
+
 def _padded(x: Tensor) -> Tensor:
     """An fp32 gradient of `x` whose rows are whole vectors."""
     length = _core.vector_length()
-    return torch.empty((*x.shape[:3], -(-x.shape[3] // length) * length), dtype=torch.float32)
+    return _fresh(torch.empty((*x.shape[:3], -(-x.shape[3] // length) * length), dtype=torch.float32))
 
 
 def _cut(grad: Tensor, x: Tensor) -> Tensor:
