@@ -46,23 +46,41 @@ void copy(float* to, const float* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
 
-// Memory that the next tile will use, in pieces of four cache lines. It is far apart, too many streams for the hardware
-// to follow, and asking for all of it at once would stall: so the scores ask for two lines now and then.
+// Memory that the next tile will use. It is far apart, too many streams for the hardware to follow, and asking for all
+// of it at once would stall: so the scores ask for two cache lines now and then.
 struct Ahead {
-  static constexpr int MOST = 256;
-  const char* piece[MOST];
-  int count = 0, line = 0;
+  static constexpr int MOST = 4 * LANES;
+  const char *from[MOST], *to[MOST];
+  int regions = 0, next = 0;
+  const char *at = nullptr, *end = nullptr;
 
-  void add(const void* row, int64_t bytes) {
-    for (int64_t b = 0; b < bytes && count < MOST; b += 256) piece[count++] = static_cast<const char*>(row) + b;
+  void clear() {
+    regions = next = 0;
+    at = end;
+  }
+
+  // `rows` rows of `bytes`, `stride` bytes apart.
+  void add(const void* first, int64_t rows, int64_t stride, int64_t bytes) {
+    const char* row = static_cast<const char*>(first);
+    if (stride == bytes && rows > 0) {
+      bytes *= rows;
+      rows = 1;
+    }
+    for (; rows > 0 && regions < MOST; --rows, ++regions, row += stride) {
+      from[regions] = row;
+      to[regions] = row + bytes;
+    }
   }
 
   void ask() {
-    if (line >= 4 * count) return;
-    const char* p = piece[line / 4] + line % 4 * 64;
-    __builtin_prefetch(p);
-    __builtin_prefetch(p + 64);
-    line += 2;
+    if (at >= end) {
+      if (next == regions) return;
+      at = from[next];
+      end = to[next++];
+    }
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + 64);
+    at += 128;
   }
 };
 
@@ -530,24 +548,18 @@ template <class E>
 void look_ahead(const LinesCall& call, const Task& task, const Step& step, const Tile& tile, const Strided& y,
                 int y_dim, const typename E::type* k, const typename E::type* v, Ahead& ahead) {
   constexpr int64_t size = sizeof(typename E::type);
-  ahead.count = ahead.line = 0;
-  const int n = static_cast<int>(lesser(tile.positions, task.end - tile.row - tile.positions));
+  ahead.clear();
+  const int64_t n = lesser(tile.positions, task.end - tile.row - tile.positions);
   const int64_t row = tile.row + tile.positions, first = tile.first + tile.positions;
   for (int h = 0; h < task.plan->heads; ++h) {
-    const auto* q_row = head_of<E>(call.q, task.batch, task.head[h]) + row * call.q.row;
-    const auto* y_row = head_of<E>(y, task.batch, task.head[h]) + row * y.row;
-    for (int i = 0; i < n; ++i, q_row += call.q.row, y_row += y.row) {
-      ahead.add(q_row, call.dim * size);
-      ahead.add(y_row, y_dim * size);
-    }
+    const int head = task.head[h];
+    ahead.add(head_of<E>(call.q, task.batch, head) + row * call.q.row, n, call.q.row * size, call.dim * size);
+    ahead.add(head_of<E>(y, task.batch, head) + row * y.row, n, y.row * size, y_dim * size);
   }
   if (!step.has_dense || !step.dense.band) return;
-  const auto* k_row = k + (first - step.dense.band->lo) * call.k.row;
-  const auto* v_row = v + (first - step.dense.band->lo) * call.v.row;
-  for (int i = 0; i < n; ++i, k_row += call.k.row, v_row += call.v.row) {
-    ahead.add(k_row, call.dim * size);
-    ahead.add(v_row, call.value_dim * size);
-  }
+  const int64_t key = first - step.dense.band->lo;
+  ahead.add(k + key * call.k.row, n, call.k.row * size, call.dim * size);
+  ahead.add(v + key * call.v.row, n, call.v.row * size, call.value_dim * size);
 }
 
 // Products of the queries (or gradients) of a tile with all rows of k (or v) that it reads; `x` holds the single rows.
