@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,12 @@ def assert_rounded_once(actual: Results, expected: Results) -> None:
     """
     fp32 = torch.finfo(torch.float32).eps
     for name, a, b in zip(Results._fields, actual, expected, strict=True):
-        assert torch.equal(a.isinf(), b.isinf()), name
-        b = b.nan_to_num(neginf=0)
         own = torch.finfo(a.dtype)
+        assert torch.equal(a.isneginf(), b.isneginf()), name
+        a, b = (x.double().masked_fill(b.isneginf(), 0) for x in (a, b))
         noise = ROUNDINGS * fp32 * max(1.0, b.abs().max().item()) if b.numel() else 0.0
         allowed = noise + own.eps / 2 * (b.abs() + noise).clamp_min(own.smallest_normal)
-        error = (a.double().nan_to_num(neginf=0) - b).abs()
+        error = (a - b).abs()
         assert (error <= allowed).all(), f"{name}: {(error / allowed).max():.2f} times what is allowed"
 
 
@@ -426,15 +427,29 @@ def nanoseconds_on_cpu(task: Path) -> int:
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_a_second_thread_does_part_of_the_work(kv_heads):
     """Also where there is one key head: its blocks of queries are shared out, in the backward too."""
-    inputs = random_qkv(heads=4, kv_heads=kv_heads, q_len=2000, head_dim=64, dtype=torch.float32)
-    for _ in range(20):  # a busy machine may leave the second thread waiting
-        in_threads(2, *inputs, patterns.fibonacci(64))
-        others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != threading.get_native_id()]
-        before = sum(map(nanoseconds_on_cpu, others))
-        in_threads(2, *inputs, patterns.fibonacci(64))
-        if sum(map(nanoseconds_on_cpu, others)) - before > 2e6:
-            return
-    raise AssertionError("no other thread worked")
+    torch.use_deterministic_algorithms(False)  # torch poisons memory in two threads too
+    q, k, v = random_qkv(heads=4, kv_heads=kv_heads, q_len=4000, head_dim=64, dtype=torch.float32)
+    support = patterns.fibonacci(64)
+    tables = (support.slash_table, support.vertical_table, None, 0.1, "cpu")
+    torch.set_num_threads(2)
+    out, lse = torch.ops.farspan.lines(q, k, v, *tables)
+    others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != threading.get_native_id()]
+
+    def share(call) -> float:
+        """Of the others in the time of all threads."""
+        time.sleep(0.05)  # threads of torch that have nothing to do go on spinning for a while
+        before, mine = sum(map(nanoseconds_on_cpu, others)), time.thread_time_ns()
+        call()
+        theirs, mine = sum(map(nanoseconds_on_cpu, others)) - before, time.thread_time_ns() - mine
+        return theirs / (theirs + mine)
+
+    # A busy machine may leave the second thread waiting.
+    calls = {
+        "forward": lambda: torch.ops.farspan.lines(q, k, v, *tables),
+        "backward": lambda: torch.ops.farspan.lines_backward(out, None, q, k, v, lse, *tables),
+    }
+    for name, call in calls.items():
+        assert any(share(call) > 0.2 for _ in range(20)), name
 
 
 class Watched:
