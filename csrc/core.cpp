@@ -76,8 +76,7 @@ farspan::LineTable table(const Table& t) {
 
 farspan::LinesCall call_of(int dtype, const Four& q_shape, const Four& v_shape, float scale, std::uintptr_t start,
                            std::uintptr_t q, const Four& q_strides, std::uintptr_t k, const Four& k_strides,
-                           std::uintptr_t v, const Four& v_strides, std::uintptr_t out, const Four& out_strides,
-                           std::uintptr_t lse) {
+                           std::uintptr_t v, const Four& v_strides, std::uintptr_t out, const Four& out_strides) {
   farspan::LinesCall call{};
   call.dtype = static_cast<farspan::DType>(dtype);
   std::int64_t dim, value_dim, batch;
@@ -91,7 +90,6 @@ farspan::LinesCall call_of(int dtype, const Four& q_shape, const Four& v_shape, 
   call.k = strided(k, k_strides);
   call.v = strided(v, v_strides);
   call.out = strided(out, out_strides);
-  call.lse = pointer<float>(lse);
   return call;
 }
 
@@ -124,7 +122,9 @@ NB_MODULE(_core, m) {
   m.def("parallel_self_test", &parallel_self_test, "workers"_a, "nested"_a = 1,
         nb::call_guard<nb::gil_scoped_release>(), "For tests: how often each work item ran, and on how many threads.");
   m.def("vector_length", [] { return farspan::lines_kernels().vector_length; }, "Floats in a vector of the kernels.");
-  m.def("kernel_instruction_set", [] { return farspan::lines_kernels().name; });
+  m.def("kernel_instruction_set", [] { return farspan::lines_kernels().name; }, "What the kernels in use are made for.");
+  m.def("use_kernels", &farspan::use_kernels, "name"_a,
+        "For tests: use the kernels made for this instruction set; false if this CPU cannot run them.");
   m.def("prefer_huge_pages", &farspan::prefer_huge_pages, "address"_a, "bytes"_a);
   m.def("poison_workspace", &farspan::poison_workspace);
   m.def(
@@ -133,8 +133,9 @@ NB_MODULE(_core, m) {
          const Four& q_strides, std::uintptr_t k, const Four& k_strides, std::uintptr_t v, const Four& v_strides,
          const Table& slashes, const Table& verticals, std::uintptr_t out, const Four& out_strides,
          std::uintptr_t lse) {
-        const auto call = call_of(dtype, q_shape, v_shape, scale, start, q, q_strides, k, k_strides, v, v_strides, out,
-                                  out_strides, lse);
+        auto call = call_of(dtype, q_shape, v_shape, scale, start, q, q_strides, k, k_strides, v, v_strides, out,
+                            out_strides);
+        call.lse = pointer<float>(lse);
         nb::gil_scoped_release release;
         farspan::lines_forward(call, table(slashes), table(verticals));
       });
@@ -143,10 +144,10 @@ NB_MODULE(_core, m) {
       [](int dtype, const Four& q_shape, const Four& v_shape, float scale, std::uintptr_t start, std::uintptr_t q,
          const Four& q_strides, std::uintptr_t k, const Four& k_strides, std::uintptr_t v, const Four& v_strides,
          const Table& slashes, const Table& verticals, std::uintptr_t grad_out, const Four& grad_out_strides,
-         std::uintptr_t lse, std::uintptr_t grad_lse, std::uintptr_t grad_q, const Four& grad_q_strides,
+         std::uintptr_t grad_lse, std::uintptr_t grad_q, const Four& grad_q_strides,
          std::uintptr_t grad_k, std::uintptr_t grad_v) {
         auto call = call_of(dtype, q_shape, v_shape, scale, start, q, q_strides, k, k_strides, v, v_strides, grad_out,
-                            grad_out_strides, lse);
+                            grad_out_strides);
         call.grad_lse = pointer<const float>(grad_lse);
         call.grad_q = strided(grad_q, grad_q_strides);
         call.grad_k = pointer<float>(grad_k);

@@ -6,7 +6,7 @@ std::vector<std::string> instruction_sets() {
   std::vector<std::string> sets{"baseline"};
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
   // The builtin also asks the operating system (XGETBV) whether it saves the wide registers.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.emplace_back("avx2+fma");
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.emplace_back("avx2");
   // F, BW, DQ and VL together: what x86-64-v4 promises and what a 512-bit kernel may use freely.
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

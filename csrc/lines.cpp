@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,14 +21,21 @@ namespace {
 
 using Line = std::vector<std::int32_t>;
 
-const Kernels& choose_kernels() {
+// Those that this CPU runs, the fastest first.
+std::vector<const Kernels*> usable_kernels() {
+  std::vector<const Kernels*> found;
 #if defined(FARSPAN_X86_KERNELS)
   const auto sets = instruction_sets();
-  const auto has = [&](const char* name) { return std::find(sets.begin(), sets.end(), name) != sets.end(); };
-  if (has("avx512")) return avx512::kernels;
-  if (has("avx2+fma")) return avx2::kernels;
+  for (const Kernels* kernels : {&avx512::kernels, &avx2::kernels})
+    if (std::find(sets.begin(), sets.end(), kernels->name) != sets.end()) found.push_back(kernels);
 #endif
-  return baseline::kernels;
+  found.push_back(&baseline::kernels);
+  return found;
+}
+
+std::atomic<const Kernels*>& chosen_kernels() {
+  static std::atomic<const Kernels*> chosen{usable_kernels().front()};
+  return chosen;
 }
 
 // A plan and the memory that it points into.
@@ -298,9 +306,15 @@ void run(const LinesCall& call, const LineTable& slashes, const LineTable& verti
 
 }  // namespace
 
-const Kernels& lines_kernels() {
-  static const Kernels& chosen = choose_kernels();
-  return chosen;
+const Kernels& lines_kernels() { return *chosen_kernels(); }
+
+bool use_kernels(const std::string& name) {
+  for (const Kernels* kernels : usable_kernels())
+    if (kernels->name == name) {
+      chosen_kernels() = kernels;
+      return true;
+    }
+  return false;
 }
 
 void wait_for_turn(const Task& task) {
@@ -314,6 +328,12 @@ void lines_forward(const LinesCall& call, const LineTable& slashes, const LineTa
 }
 
 void lines_backward(const LinesCall& call, const LineTable& slashes, const LineTable& verticals) {
+  if (call.q_len == 0) {
+    // No task, and so nobody to zero the gradients.
+    const std::int64_t rows = call.batch * call.kv_heads * call.k_len, unit = lines_kernels().vector_length;
+    std::fill_n(call.grad_k, rows * ((call.dim + unit - 1) / unit * unit), 0.0f);
+    std::fill_n(call.grad_v, rows * ((call.value_dim + unit - 1) / unit * unit), 0.0f);
+  }
   run(call, slashes, verticals, true);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 namespace farspan {
 
@@ -29,9 +30,8 @@ struct LinesCall {
   float scale;
   const std::int32_t* start;  // [B, Tq] or null
   Strided q, k, v;
-  // Forward writes `out` (of `dtype`) and `lse` [B, H, Tq]; backward reads `out` as the gradient of the output, and lse.
-  Strided out;
-  float* lse;
+  Strided out;  // of `dtype`: written by the forward; in the backward the gradient of the output
+  float* lse;   // forward: [B, H, Tq]
   // Backward only. Rows of grad_k and grad_v [B, Hkv, Tk, .] are padded to whole vectors.
   const float* grad_lse;  // [B, H, Tq] or null
   Strided grad_q;         // of `dtype`
@@ -96,8 +96,10 @@ struct LineTable {
 void lines_forward(const LinesCall&, const LineTable& slashes, const LineTable& verticals);
 void lines_backward(const LinesCall&, const LineTable& slashes, const LineTable& verticals);
 
-// The kernels that this CPU runs.
+// The kernels in use: the fastest that this CPU runs, unless others were asked for by name (tests do). False if there
+// are none of that name or this CPU cannot run them.
 const Kernels& lines_kernels();
+bool use_kernels(const std::string& name);
 
 // Fills the workspace of the calling thread, so that tests see a read of what was never written.
 void poison_workspace(float value);

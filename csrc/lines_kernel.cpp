@@ -6,7 +6,7 @@
 // scores lie in the L1 cache as [key][lane], so maximum, exponential and sum run down columns. With more than one step
 // the softmax goes on from the maximum and sum so far.
 //
-// The backward recomputes the probabilities from the log-sum-exp. Gradients of keys gather in the task's own memory
+// The backward computes the probabilities again. Gradients of keys gather in the task's own memory
 // and are added to the result when it is the task's turn, so the order of additions does not depend on the threads.
 
 #include "lines.h"
@@ -390,9 +390,23 @@ int64_t dense_rows(const Plan& plan) {
   return most;
 }
 
+// What a tile knows of its softmax so far, one number per lane.
+struct Stats {
+  float top[LANES];    // the largest score
+  float total[LANES];  // the sum of the weights
+  float dot[LANES];    // backward: the sum of weights times gradients of probabilities
+
+  void clear() {
+    fill(top, -INF, LANES);
+    fill(total, 0.0f, LANES);
+    fill(dot, 0.0f, LANES);
+  }
+};
+
 // The workspace of a task, in floats.
 struct Workspace {
-  float *q, *q_t, *scores, *dense_k, *dense_v, *state, *stats, *dummy, *zeros;
+  float *q, *q_t, *scores, *dense_k, *dense_v, *state, *dummy, *zeros;
+  Stats* stats;
   float *g, *g_t, *products, *grad_k, *grad_v, *saved;
   int64_t size;
 
@@ -411,7 +425,7 @@ struct Workspace {
     dense_k = take(rows * dim);
     dense_v = take(rows * value_dim);
     state = take(states * LANES * (backward ? dim : value_dim));
-    stats = take(states * 2 * LANES);
+    stats = reinterpret_cast<Stats*>(take(states * static_cast<int64_t>(sizeof(Stats) / sizeof(float))));
     dummy = take(greater(dim, value_dim));
     zeros = take(greater(dim, value_dim));
     if (!backward) return;
@@ -696,35 +710,40 @@ FARSPAN_INLINE void for_rows(int rows, float* s, F f) {
   if (r < rows) f(reinterpret_cast<float(*)[LANES]>(s + r * LANES));
 }
 
-// Weights exp2(scale * (s - maximum)) in place of scores, and the maximum and sum so far; `rescale` is what to multiply
-// earlier results with.
-void soften(int rows, float* s, float scale, float* top, float* total, float* rescale) {
-  vec most[VECS], sum[VECS], shift[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = load(top + v * VL);
+// Weights exp2(scale * (s - top)) in place of scores, counted in `stats`; `rescale` is what to multiply earlier results
+// with. In the backward, `d` holds the gradients of the probabilities.
+template <bool BACKWARD>
+void soften(int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
+  vec most[VECS], sum[VECS], dot[VECS], shift[VECS];
+  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = load(stats.top + v * VL);
   for (int r = 0; r < rows; ++r)
     FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = max(load(s + r * LANES + v * VL), most[v]);
   FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
     // A query without keys so far has only -inf: its weights must come out 0 and not NaN.
-    shift[v] = select(most[v] == -INF, vec{}, most[v]) * scale;
-    sum[v] = vec{};
+    shift[v] = select(most[v] == -INF, vec{}, most[v]);
+    sum[v] = dot[v] = vec{};
   }
-  const auto weigh_rows = [&](auto* row) {
+  const auto weigh = [&](auto* row) {
     constexpr int N = sizeof(*row) / sizeof(float) / VL;
     vec w[N];
     float* p = *row;
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = load(p + i * VL) * scale - shift[i % VECS];
+    // The difference first: a product rounded on its own would be off by more than one where scores are huge.
+    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = (load(p + i * VL) - shift[i % VECS]) * scale;
     exp2<N>(w);
     FARSPAN_UNROLL for (int i = 0; i < N; ++i) store(p + i * VL, w[i]);
     FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum[i % VECS] += w[i];
+    if constexpr (BACKWARD)
+      FARSPAN_UNROLL for (int i = 0; i < N; ++i) dot[i % VECS] += w[i] * load(d + (p - s) + i * VL);
   };
-  for_rows(rows, s, weigh_rows);
+  for_rows(rows, s, weigh);
   vec factor[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) factor[v] = load(top + v * VL) * scale - shift[v];
+  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) factor[v] = (load(stats.top + v * VL) - shift[v]) * scale;
   exp2<VECS>(factor);
   FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
     store(rescale + v * VL, factor[v]);
-    store(total + v * VL, load(total + v * VL) * factor[v] + sum[v]);
-    store(top + v * VL, most[v]);
+    store(stats.top + v * VL, most[v]);
+    store(stats.total + v * VL, load(stats.total + v * VL) * factor[v] + sum[v]);
+    if constexpr (BACKWARD) store(stats.dot + v * VL, load(stats.dot + v * VL) * factor[v] + dot[v]);
   }
 }
 
@@ -794,12 +813,8 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
       const Part part = part_of(step, tile);
       const int64_t slot = steps > 1 ? (row - task.row) / plan.positions : 0;
       float* state = space.state + slot * LANES * ld;
-      float* top = space.stats + slot * 2 * LANES;
-      float* total = top + LANES;
-      if (number == 0) {
-        fill(top, -INF, LANES);
-        fill(total, 0.0f, LANES);
-      }
+      Stats& stats = space.stats[slot];
+      if (number == 0) stats.clear();
       const float* q[LANES];
       load_lanes<E>(call.q, task, tile, call.dim, space.q, space.zeros, q, part.dense ? space.q_t : nullptr);
       look_ahead<E>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
@@ -807,9 +822,9 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
                   space.scores, ahead);
       mask(plan, step, part, tile, space.scores);
       float rescale[LANES], inverse[LANES];
-      soften(part.dense + part.singles, space.scores, call.scale * LOG2_E, top, total, rescale);
+      soften<false>(part.dense + part.singles, space.scores, nullptr, call.scale * LOG2_E, stats, rescale);
       FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
-        const vec sum = load(total + u * VL);
+        const vec sum = load(stats.total + u * VL);
         store(inverse + u * VL, select(sum > 0.0f, 1.0f / sum, vec{}));
       }
       float* to[LANES];
@@ -820,8 +835,8 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
       deliver<E>(call.out, task, tile, call.value_dim, state);
       float lse[LANES];
       FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
-        const vec sum = load(total + u * VL);
-        const vec value = load(top + u * VL) * call.scale + log2(max(sum, splat(1.0f))) * LN_2;
+        const vec sum = load(stats.total + u * VL);
+        const vec value = load(stats.top + u * VL) * call.scale + log2(max(sum, splat(1.0f))) * LN_2;
         store(lse + u * VL, select(sum == 0.0f, splat(-INF), value));
       }
       for (int h = 0; h < heads; ++h) {
@@ -858,42 +873,14 @@ void add_dense(const Dense& dense, int64_t ld, const float* from, float* to) {
   }
 }
 
-// Probabilities up to a factor, exp2(scale * s - lse), in place of scores. If `count`, adds up them and their products with
-// `d`, the gradients of the probabilities.
-void weigh(int rows, float* s, const float* d, float scale, const float* lse, bool count, float* total, float* dot) {
-  vec shift[VECS], sum[VECS], sum_d[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
-    shift[v] = load(lse + v * VL);
-    sum[v] = sum_d[v] = vec{};
-  }
-  const auto weigh_rows = [&](auto* row) {
-    constexpr int N = sizeof(*row) / sizeof(float) / VL;
-    vec w[N];
-    float* p = *row;
-    const float* products = d + (p - s);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = load(p + i * VL) * scale - shift[i % VECS];
-    exp2<N>(w);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) store(p + i * VL, w[i]);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum[i % VECS] += w[i];
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum_d[i % VECS] += w[i] * load(products + i * VL);
-  };
-  for_rows(rows, s, weigh_rows);
-  if (!count) return;
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
-    store(total + v * VL, load(total + v * VL) + sum[v]);
-    store(dot + v * VL, load(dot + v * VL) + sum_d[v]);
-  }
-}
-
-// Probabilities in place of weights, and the gradients of the scores times `scale` in place of `d`. Dividing by the sum
-// takes out the rounding of lse, which is large where scores are. The gradient of lse joins in because
-// d lse / d score is the probability.
-void slope(int rows, float* s, float* d, float scale, const float* total, const float* dot, const float* grad_lse) {
+// Probabilities in place of weights, and the gradients of the scores times `scale` in place of `d`. The gradient of lse
+// joins in because d lse / d score is the probability.
+void slope(int rows, float* s, float* d, float scale, const Stats& stats, const float* grad_lse) {
   vec inverse[VECS], delta[VECS];
   FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
-    const vec sum = load(total + v * VL);
+    const vec sum = load(stats.total + v * VL);
     inverse[v] = select(sum > 0.0f, 1.0f / sum, vec{});
-    delta[v] = load(dot + v * VL) * inverse[v] - load(grad_lse + v * VL);
+    delta[v] = load(stats.dot + v * VL) * inverse[v] - load(grad_lse + v * VL);
   }
   for (int r = 0; r < rows; ++r)
     FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
@@ -977,8 +964,7 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         const Part part = part_of(step, tile);
         const int64_t slot = two_passes ? count : 0;
         float* state = space.state + slot * LANES * ld_k;
-        float* total = space.stats + slot * 2 * LANES;
-        float* dot = total + LANES;
+        Stats& stats = space.stats[slot];
         const float *q[LANES], *g[LANES];
         load_lanes<E>(call.q, task, tile, call.dim, space.q, space.zeros, q, part.dense ? space.q_t : nullptr);
         load_lanes<E>(call.out, task, tile, call.value_dim, space.g, space.zeros, g, part.dense ? space.g_t : nullptr);
@@ -988,26 +974,22 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         mask(plan, step, part, tile, space.scores);
         products<E>(plan, step, part, tile, g, space.g_t, call.value_dim, step.dense.v, step.dense.ld_v, v,
                     call.v.row, space.products, ahead);
-        // Lanes without a query get +inf, hence weights of zero.
-        float lse[LANES], grad_lse[LANES];
-        fill(lse, INF, LANES);
-        fill(grad_lse, 0.0f, LANES);
-        for (int h = 0; h < heads; ++h) {
-          const int64_t at = (task.batch * call.heads + task.head[h]) * call.q_len + row;
-          for (int i = 0; i < tile.positions; ++i) {
-            const float value = call.lse[at + i];
-            lse[i * heads + h] = value == -INF ? 0.0f : value * LOG2_E;
-            if (call.grad_lse) grad_lse[i * heads + h] = call.grad_lse[at + i];
-          }
-        }
         const int rows = part.dense + part.singles;
-        if (number == 0 && pass == (two_passes ? 0 : 1)) {
-          fill(total, 0.0f, LANES);
-          fill(dot, 0.0f, LANES);
-        }
-        weigh(rows, space.scores, space.products, call.scale * LOG2_E, lse, pass == 0 || !two_passes, total, dot);
+        const bool counting = pass == 0 || !two_passes;
+        if (counting && number == 0) stats.clear();
+        // In the second pass the sums are known, and what is counted again goes nowhere.
+        Stats counted = stats;
+        float rescale[LANES];
+        soften<true>(rows, space.scores, space.products, call.scale * LOG2_E, counted, rescale);
+        if (counting) stats = counted;
         if (pass == 0) continue;
-        slope(rows, space.scores, space.products, call.scale, total, dot, grad_lse);
+        float grad_lse[LANES] = {};
+        if (call.grad_lse)
+          for (int h = 0; h < heads; ++h) {
+            const float* from = call.grad_lse + (task.batch * call.heads + task.head[h]) * call.q_len + row;
+            for (int i = 0; i < tile.positions; ++i) grad_lse[i * heads + h] = from[i];
+          }
+        slope(rows, space.scores, space.products, call.scale, stats, grad_lse);
         if (step.has_dense) {
           sum_dense(plan, step, part, tile, space.scores, g, ld_v, step.dense.grad_v);
           sum_dense(plan, step, part, tile, space.products, q, ld_k, step.dense.grad_k);

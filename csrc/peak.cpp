@@ -97,7 +97,7 @@ std::vector<Kernels> usable() {
   std::vector<Kernels> found{baseline};
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
   for (const std::string& set : instruction_sets()) {
-    if (set == "avx2+fma") found.push_back({8, multiply_add_32, load_32});
+    if (set == "avx2") found.push_back({8, multiply_add_32, load_32});
     if (set == "avx512") found.push_back({16, multiply_add_64, load_64});
   }
 #endif

@@ -73,9 +73,7 @@ class Lines:
                     f"slashes and verticals must agree on the number of {name}, got "
                     f"{self.slash_table.shape[axis]} and {self.vertical_table.shape[axis]}"
                 )
-        self.batch, self.heads = (
-            max(self.slash_table.shape[axis], self.vertical_table.shape[axis]) for axis in (0, 1)
-        )
+        self.batch, self.heads = (max(self.slash_table.shape[axis], self.vertical_table.shape[axis]) for axis in (0, 1))
         if self.slash_table.device != self.vertical_table.device:
             # A static part given beside a content-selected one follows it to its device.
             device = next(t.device for t in (self.slash_table, self.vertical_table) if t.device.type != "cpu")

@@ -249,9 +249,9 @@ def test_the_largest_numbers_do_not_overflow(name, dtype):
 
 
 @names
-@pytest.mark.parametrize("factor", [1e3, 1e4])
+@pytest.mark.parametrize("factor", [1e3, 1e4, 1e5])
 def test_a_softmax_of_huge_scores_picks_the_largest(name, factor):
-    """Scores up to 1e9, whose differences are far above 1: all weight is on one key."""
+    """Scores up to 1e11, whose differences are far above 1: all weight is on one key."""
     q, k, v = random_qkv(heads=4, kv_heads=2, q_len=129, head_dim=64, dtype=torch.float32)
     out, lse = attention(q * factor, k * factor, v, PATTERNS[name], return_lse=True, backend="cpu")
     expected, expected_lse = attention(
@@ -262,24 +262,17 @@ def test_a_softmax_of_huge_scores_picks_the_largest(name, factor):
     torch.testing.assert_close(lse.double(), expected_lse, atol=tolerance(lse.dtype) * largest, rtol=0)
 
 
-# exp2(scale * s - scale * maximum) with the second product rounded and the first not: beyond 2^31 the difference at the
-# maximum itself, which should be 0, can exceed 127. exp2(scale * (s - maximum)) has no such limit.
-@pytest.mark.xfail(strict=True, reason="known fault: outputs are wrong or NaN where scores pass about 1e10")
-@pytest.mark.parametrize("factor", [3e4, 1e5])
-def test_scores_of_ten_billion(factor):
-    test_a_softmax_of_huge_scores_picks_the_largest("fibonacci", factor)
-
-
-@pytest.mark.xfail(strict=True, reason="known fault: NaN counts as 0, infinity gives zeros, 1e30 loses every key")
-@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e30], ids=str)
-def test_a_scale_that_is_no_sensible_number_is_refused_or_means_what_it_says(scale):
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), float("-inf")], ids=str)
+def test_a_scale_that_is_not_finite_is_refused(scale):
     q, k, v = random_qkv(q_len=9, dtype=torch.float32)
-    try:
-        out = attention(q, k, v, Lines([0, 1]), scale=scale, backend="cpu")
-    except ValueError:
-        return
-    expected = attention(q, k, v, Lines([0, 1]), scale=scale, backend="reference")
-    torch.testing.assert_close(out, expected, equal_nan=True)
+    with pytest.raises(ValueError, match="^scale must be finite, got "):
+        attention(q, k, v, Lines([0, 1]), scale=scale)
+
+
+def test_a_huge_scale_means_what_it_says():
+    q, k, v = random_qkv(q_len=9, dtype=torch.float32)
+    outs = [attention(q, k, v, Lines([0, 1]), scale=1e30, backend=backend) for backend in ("cpu", "reference")]
+    torch.testing.assert_close(*outs)
 
 
 # Workspaces: what a thread keeps from call to call must not be read

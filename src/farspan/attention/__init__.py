@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 import torch
@@ -143,6 +144,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
         raise ValueError(f"support must have lines for 1 or {batch} batch rows to fit q, got {support.batch}")
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
         raise TypeError(f"scale must be a number or None, got {scale!r}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
     if start is not None:
         if not isinstance(start, Tensor) or start.dtype not in (torch.int32, torch.int64):
             kind = start.dtype if isinstance(start, Tensor) else type(start).__name__
