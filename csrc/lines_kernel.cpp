@@ -721,49 +721,52 @@ void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& 
   mix<4>(groups, rows, targets, dim);
 }
 
-// Calls f with pointers to two rows of LANES at a time, and with the last one alone if their number is odd.
-template <class F>
-FARSPAN_INLINE void for_rows(int rows, float* s, F f) {
-  int r = 0;
-  for (; r + 2 <= rows; r += 2) f(reinterpret_cast<float(*)[2 * LANES]>(s + r * LANES));
-  if (r < rows) f(reinterpret_cast<float(*)[LANES]>(s + r * LANES));
+// Weights of R rows of scores, for the first V vectors of lanes.
+template <int R, int V, bool BACKWARD>
+FARSPAN_INLINE void soften_rows(float* s, const float* d, float scale, const vec* shift, vec* sum, vec* dot) {
+  vec w[R * V];
+  // The difference first: a product rounded on its own would be off by more than one where scores are huge.
+  FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) w[i] =
+      (load(s + i / V * LANES + i % V * VL) - shift[i % V]) * scale;
+  exp2<R * V>(w);
+  FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) store(s + i / V * LANES + i % V * VL, w[i]);
+  FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) sum[i % V] += w[i];
+  if constexpr (BACKWARD)
+    FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) dot[i % V] += w[i] * load(d + i / V * LANES + i % V * VL);
 }
 
 // Weights exp2(scale * (s - top)) in place of scores, counted in `stats`; `rescale` is what to multiply earlier results
 // with. In the backward, `d` holds the gradients of the probabilities.
-template <bool BACKWARD>
-void soften(int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
-  vec most[VECS], sum[VECS], dot[VECS], shift[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = load(stats.top + v * VL);
+template <int V, bool BACKWARD>
+void soften_lanes(int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
+  vec most[V], sum[V], dot[V], shift[V], factor[V];
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) most[v] = load(stats.top + v * VL);
   for (int r = 0; r < rows; ++r)
-    FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = max(load(s + r * LANES + v * VL), most[v]);
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
+    FARSPAN_UNROLL for (int v = 0; v < V; ++v) most[v] = max(load(s + r * LANES + v * VL), most[v]);
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) {
     // A query without keys so far has only -inf: its weights must come out 0 and not NaN.
     shift[v] = select(most[v] == -INF, vec{}, most[v]);
     sum[v] = dot[v] = vec{};
   }
-  const auto weigh = [&](auto* row) {
-    constexpr int N = sizeof(*row) / sizeof(float) / VL;
-    vec w[N];
-    float* p = *row;
-    // The difference first: a product rounded on its own would be off by more than one where scores are huge.
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = (load(p + i * VL) - shift[i % VECS]) * scale;
-    exp2<N>(w);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) store(p + i * VL, w[i]);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum[i % VECS] += w[i];
-    if constexpr (BACKWARD)
-      FARSPAN_UNROLL for (int i = 0; i < N; ++i) dot[i % VECS] += w[i] * load(d + (p - s) + i * VL);
-  };
-  for_rows(rows, s, weigh);
-  vec factor[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) factor[v] = (load(stats.top + v * VL) - shift[v]) * scale;
-  exp2<VECS>(factor);
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
+  constexpr int R = V > 1 ? 2 : 4;
+  int r = 0;
+  for (; r + R <= rows; r += R) soften_rows<R, V, BACKWARD>(s + r * LANES, d + r * LANES, scale, shift, sum, dot);
+  for (; r < rows; ++r) soften_rows<1, V, BACKWARD>(s + r * LANES, d + r * LANES, scale, shift, sum, dot);
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) factor[v] = (load(stats.top + v * VL) - shift[v]) * scale;
+  exp2<V>(factor);
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) {
     store(rescale + v * VL, factor[v]);
     store(stats.top + v * VL, most[v]);
     store(stats.total + v * VL, load(stats.total + v * VL) * factor[v] + sum[v]);
     if constexpr (BACKWARD) store(stats.dot + v * VL, load(stats.dot + v * VL) * factor[v] + dot[v]);
   }
+}
+
+template <bool BACKWARD>
+void soften(int lanes, int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
+  // A decoding step has few lanes: the other vectors keep what they hold, which nobody reads.
+  if (VECS > 1 && lanes <= VL) return soften_lanes<1, BACKWARD>(rows, s, d, scale, stats, rescale);
+  soften_lanes<VECS, BACKWARD>(rows, s, d, scale, stats, rescale);
 }
 
 // Where the lanes of a tile put their results of `dim` columns: straight into `x` where that is possible, else into
@@ -841,7 +844,7 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
                   space.scores, ahead);
       mask(plan, step, part, tile, space.scores);
       float rescale[LANES], inverse[LANES];
-      soften<false>(part.dense + part.singles, space.scores, nullptr, call.scale * LOG2_E, stats, rescale);
+      soften<false>(tile.positions * heads, part.dense + part.singles, space.scores, space.scores, call.scale * LOG2_E, stats, rescale);
       FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
         const vec sum = load(stats.total + u * VL);
         store(inverse + u * VL, select(sum > 0.0f, 1.0f / sum, vec{}));
@@ -999,7 +1002,7 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         // In the second pass the sums are known, and what is counted again goes nowhere.
         Stats counted = stats;
         float rescale[LANES];
-        soften<true>(rows, space.scores, space.products, call.scale * LOG2_E, counted, rescale);
+        soften<true>(tile.positions * heads, rows, space.scores, space.products, call.scale * LOG2_E, counted, rescale);
         if (counting) stats = counted;
         if (pass == 0) continue;
         float grad_lse[LANES] = {};
