@@ -30,14 +30,14 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo picture test check lint sanitize neon format clean
+.PHONY: help setup demo picture test check lint sanitize portable format clean
 
 help:
 	@echo "make demo     train and compare the models of the mini study, then write its report (about 10 minutes on two cores)"
 	@echo "make test     the tests, without the slow ones"
-	@echo "make check    everything CI checks: format, lint, types, import direction, C++ warnings, sanitize, neon, all tests"
+	@echo "make check    everything CI checks: format, lint, types, import direction, C++ warnings, sanitize, portable, all tests"
 	@echo "make sanitize the tests of the C++ core with memory and undefined behaviour checked (Linux, g++)"
-	@echo "make neon     compile the kernels for 64-bit ARM, if there is a cross compiler"
+	@echo "make portable run the kernels for ARM in an emulator, and those for AVX-512 on vectors of this CPU (Linux, g++)"
 	@echo "make setup    only the set-up, which the others do by themselves"
 	@echo "make format   format and fix the code"
 	@echo "make clean    remove .venv, build outputs and caches; results in runs/ stay"
@@ -57,7 +57,7 @@ test: $(INSTALLED)
 	@echo "farspan: tests, without the slow ones, in $(JOBS) processes"
 	@$(PYTEST) -m "not slow"
 
-check: lint sanitize neon
+check: lint sanitize portable
 	@echo "farspan: all tests, in $(JOBS) processes"
 	@$(PYTEST) --durations=10 --durations-min=10
 
@@ -98,19 +98,54 @@ sanitize: $(DEPENDENCIES)
 	--capture=sys $(SANITIZED_TESTS)
 endif
 
+# The C++ core without its Python module, against plain loops: it needs neither Python nor torch. Besides the kernels of
+# this CPU, those for AVX-512 with their vectors split into what the CPU has (GCC notes that such vectors are no part of
+# the ABI; no function that remains passes one), and those for 64-bit ARM, in an emulator.
+PORTABLE := build/portable
+PORTABLE_CXX := $(shell command -v g++ 2>/dev/null)
 AARCH64_CXX ?= aarch64-linux-gnu-g++
-ifeq ($(shell command -v $(AARCH64_CXX) 2>/dev/null),)
-neon:
-	@echo "farspan: kernels not compiled for NEON: there is no $(AARCH64_CXX) here (on Debian: apt install g++-aarch64-linux-gnu)"
+QEMU_AARCH64 ?= qemu-aarch64
+PORTABLE_FLAGS := -std=c++17 -O3 -Wall -Wextra -Wshadow -Werror
+KERNEL_FLAGS := -ffp-contract=fast -fno-math-errno -fno-trapping-math
+PORTABLE_SOURCES := tests/cpu/lines_test.cpp $(filter-out csrc/core.cpp,$(wildcard csrc/*.cpp))
+# $(call self_test,FOLDER,COMPILER AND MORE FLAGS): FOLDER/lines_test, its objects side by side in FOLDER
+define self_test
+$(1)/%.o: csrc/%.cpp $(wildcard csrc/*.h)
+	@mkdir -p $$(@D)
+	@$(2) $(PORTABLE_FLAGS) $(KERNEL_FLAGS) -c $$< -o $$@
+$(1)/%.o: tests/cpu/%.cpp $(wildcard csrc/*.h)
+	@mkdir -p $$(@D)
+	@$(2) $(PORTABLE_FLAGS) -c $$< -o $$@
+$(1)/lines_test: $(addprefix $(1)/,$(addsuffix .o,$(basename $(notdir $(PORTABLE_SOURCES)))))
+	@$(2) -static $$^ -o $$@
+endef
+$(eval $(call self_test,$(PORTABLE)/native,$(PORTABLE_CXX)))
+$(eval $(call self_test,$(PORTABLE)/wide,$(PORTABLE_CXX) -DFARSPAN_VECTOR_LENGTH=16 -Wno-psabi))
+$(eval $(call self_test,$(PORTABLE)/aarch64,$(AARCH64_CXX)))
+
+.PHONY: portable-native portable-aarch64
+portable: portable-native portable-aarch64
+
+ifeq ($(PORTABLE_CXX),)
+portable-native:
+	@echo "farspan: kernels not run with vectors of 4 and of 16: there is no g++ here"
 else
-# All but the Python module: what is left needs neither Python nor torch.
-neon: $(patsubst csrc/%.cpp,build/neon/%.o,$(filter-out csrc/core.cpp,$(wildcard csrc/*.cpp)))
-	@echo "farspan: the kernels compile for 64-bit ARM with NEON"
+portable-native: $(PORTABLE)/native/lines_test $(PORTABLE)/wide/lines_test
+	@$(PORTABLE)/native/lines_test
+	@$(PORTABLE)/wide/lines_test
 endif
 
-build/neon/%.o: csrc/%.cpp $(wildcard csrc/*.h)
-	@mkdir -p $(@D)
-	@$(AARCH64_CXX) -std=c++17 -O3 -ffp-contract=fast -Wall -Wextra -Werror -c $< -o $@
+ifeq ($(shell command -v $(AARCH64_CXX) 2>/dev/null),)
+portable-aarch64:
+	@echo "farspan: kernels not compiled for NEON: there is no $(AARCH64_CXX) here (on Debian: apt install g++-aarch64-linux-gnu)"
+else
+portable-aarch64: $(PORTABLE)/aarch64/lines_test
+ifeq ($(shell command -v $(QEMU_AARCH64) 2>/dev/null),)
+	@echo "farspan: kernels compiled for NEON and not run: there is no $(QEMU_AARCH64) here (on Debian: apt install qemu-user)"
+else
+	@$(QEMU_AARCH64) $(PORTABLE)/aarch64/lines_test
+endif
+endif
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff format .

@@ -24,9 +24,9 @@ constexpr int VECS = LANES / VL;  // vectors that hold one number per lane
 constexpr float ONES[LANES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
 // Register tiles: keys scored at a time, and vectors of columns mixed for four lanes at a time.
-#if defined(__AVX512F__)
+#if FARSPAN_VECTOR_LENGTH == 16
 constexpr int KEYS = 12, COLUMNS = 4, SUM_KEYS = 6;
-#elif defined(__AVX2__)
+#elif FARSPAN_VECTOR_LENGTH == 8
 constexpr int KEYS = 6, COLUMNS = 2, SUM_KEYS = 6;
 #elif defined(__aarch64__)
 constexpr int KEYS = 4, COLUMNS = 4, SUM_KEYS = 4;

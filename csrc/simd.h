@@ -13,28 +13,34 @@
 #define FARSPAN_ISA baseline
 #endif
 
+// Floats in a vector. A build may ask for more than the instruction set has, and the compiler splits the vectors: so the
+// code for AVX-512 is tested on any machine.
+#if defined(FARSPAN_VECTOR_LENGTH)
+#define FARSPAN_SPLIT_VECTORS
+#elif defined(__AVX512F__)
+#define FARSPAN_VECTOR_LENGTH 16
+#elif defined(__AVX2__)
+#define FARSPAN_VECTOR_LENGTH 8
+#else
+#define FARSPAN_VECTOR_LENGTH 4
+#endif
+
 #define FARSPAN_INLINE static inline __attribute__((always_inline))
 #define FARSPAN_UNROLL _Pragma("GCC unroll 16")
 
 // Keeps a loaded vector in a register. Without it GCC folds a vector that several FMAs use into a memory operand of
 // each of them, and the loads become the limit.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FARSPAN_SPLIT_VECTORS)
 #define FARSPAN_PIN(x) __asm__ volatile("" : "+x"(x))
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(FARSPAN_SPLIT_VECTORS)
 #define FARSPAN_PIN(x) __asm__ volatile("" : "+w"(x))
 #else
-#define FARSPAN_PIN(x)
+#define FARSPAN_PIN(x) static_cast<void>(0)
 #endif
 
 namespace farspan::FARSPAN_ISA {
 
-#if defined(__AVX512F__)
-constexpr int VL = 16;
-#elif defined(__AVX2__)
-constexpr int VL = 8;
-#else
-constexpr int VL = 4;
-#endif
+constexpr int VL = FARSPAN_VECTOR_LENGTH;
 
 typedef float vec __attribute__((vector_size(VL * 4)));
 typedef std::int32_t ivec __attribute__((vector_size(VL * 4)));
@@ -158,9 +164,9 @@ typedef float vec8_mem __attribute__((vector_size(32), aligned(4)));
 
 // The sums of the elements of eight vectors.
 FARSPAN_INLINE void sums_of_eight(const vec* a, float* out) {
-#if defined(__AVX2__)
+#if FARSPAN_VECTOR_LENGTH >= 8
   vec8 b[8];
-#if defined(__AVX512F__)
+#if FARSPAN_VECTOR_LENGTH == 16
   FARSPAN_UNROLL for (int i = 0; i < 8; ++i) b[i] =
       __builtin_shufflevector(a[i], a[i], 0, 1, 2, 3, 4, 5, 6, 7) +
       __builtin_shufflevector(a[i], a[i], 8, 9, 10, 11, 12, 13, 14, 15);
