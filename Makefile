@@ -78,7 +78,7 @@ sanitize:
 	@echo "farspan: C++ core not run under sanitizers: they need Linux and g++"
 else
 SANITIZED := build/sanitize
-SANITIZED_TESTS := tests/cpu
+SANITIZED_TESTS := tests/cpu tests/attention/test_kernels.py
 # The tests run in an environment of their own, and so do the processes they start. A path file brings our packages but
 # not our editable install, whose import hook would find the ordinary module first.
 # Preloaded is what the module was linked with: ASan has to come before all that allocates, libstdc++ before ASan looks

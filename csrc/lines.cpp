@@ -97,6 +97,7 @@ std::unique_ptr<OwnedPlan> make_plan(const LinesCall& call, const Line& slashes,
   Plan& plan = owned->plan;
   plan.heads = heads;
   plan.positions = LANES / heads;
+  plan.lines = static_cast<int>(slashes.size() + verticals.size());
   for (int l = 0; l < LANES; ++l) plan.position[l] = l / heads;
   // With few queries most lanes of a dense tile would be idle: every key is then a row of its own.
   const bool few = call.q_len * heads < 12;
@@ -235,11 +236,12 @@ Work divide(const LinesCall& call, const LineTable& slashes, const LineTable& ve
               work.workspace = std::max(work.workspace, lines_kernels().workspace(call, *plan, backward));
             }
             stream.groups.push_back({plan, {heads.begin() + first, heads.begin() + last}});
-            work.products += double(call.batch) * call.kv_heads * count * call.q_len *
-                             (lines.first.size() + lines.second.size()) * (call.dim + call.value_dim);
           }
       }
-      for (const Group& group : stream.groups) stream.tasks += blocks(call, *group.plan);
+      for (const Group& group : stream.groups) {
+        stream.tasks += blocks(call, *group.plan);
+        work.products += double(group.heads.size()) * call.q_len * group.plan->lines * (call.dim + call.value_dim);
+      }
     }
   return work;
 }
@@ -295,15 +297,18 @@ struct Run {
 
 void run_stream(const Run& run, Stream& stream, float* memory) {
   for (;;) {
+    if (stream.next.load(std::memory_order_relaxed) >= stream.tasks) return;
+    const std::int64_t k = run.work.packed_k, v = run.work.packed_v;
+    // Before a number is taken: if memory runs out here, no task is lost that others wait for.
+    if (k)
+      std::call_once(stream.once, [&] {
+        float* packed = stream.packed.at_least(k + v);
+        lines_kernels().pack(run.call, stream.batch, stream.kv_head, packed, packed + k);
+      });
     const std::int64_t number = stream.next.fetch_add(1, std::memory_order_relaxed);
     if (number >= stream.tasks) return;
     Task task = task_of(run.call, stream, number);
-    if (run.work.packed_k) {
-      const std::int64_t k = run.work.packed_k, v = run.work.packed_v;
-      std::call_once(stream.once, [&] {
-        float* memory_of_head = stream.packed.at_least(k + v);
-        lines_kernels().pack(run.call, stream.batch, stream.kv_head, memory_of_head, memory_of_head + k);
-      });
+    if (k) {
       task.packed_k = stream.packed.at_least(0);
       task.packed_v = task.packed_k + k;
     }

@@ -53,6 +53,7 @@ struct Plan {
   int heads;      // of one key head, at most LANES
   int positions;  // LANES / heads
   int position[LANES];  // of each lane; lanes that are left over count on
+  int lines;      // slashes and verticals together
   int block;      // queries a task works on, a multiple of `positions`
   int bands;
   const Band* band;

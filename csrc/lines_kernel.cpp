@@ -847,7 +847,7 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
       soften<false>(tile.positions * heads, part.dense + part.singles, space.scores, space.scores, call.scale * LOG2_E, stats, rescale);
       FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
         const vec sum = load(stats.total + u * VL);
-        store(inverse + u * VL, select(sum > 0.0f, 1.0f / sum, vec{}));
+        store(inverse + u * VL, select(sum == 0.0f, vec{}, 1.0f / sum));
       }
       float* to[LANES];
       results<E>(call.out, task, tile, call.value_dim, final, state, space.dummy, to);
@@ -859,7 +859,7 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
       FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
         const vec sum = load(stats.total + u * VL);
         const vec value = load(stats.top + u * VL) * call.scale + log2(max(sum, splat(1.0f))) * LN_2;
-        store(lse + u * VL, select(sum == 0.0f, splat(-INF), value));
+        store(lse + u * VL, select(sum == 0.0f, splat(-INF), select(sum == sum, value, sum)));
       }
       for (int h = 0; h < heads; ++h) {
         float* to_lse = call.lse + (task.batch * call.heads + task.head[h]) * call.q_len + row;
@@ -901,7 +901,7 @@ void slope(int rows, float* s, float* d, float scale, const Stats& stats, const 
   vec inverse[VECS], delta[VECS];
   FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
     const vec sum = load(stats.total + v * VL);
-    inverse[v] = select(sum > 0.0f, 1.0f / sum, vec{});
+    inverse[v] = select(sum == 0.0f, vec{}, 1.0f / sum);
     delta[v] = load(stats.dot + v * VL) * inverse[v] - load(grad_lse + v * VL);
   }
   for (int r = 0; r < rows; ++r)

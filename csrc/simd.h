@@ -58,6 +58,7 @@ FARSPAN_INLINE void store(float* p, vec x) { *reinterpret_cast<vec_mem*>(p) = x;
 FARSPAN_INLINE vec select(ivec mask, vec yes, vec no) {
   return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask));
 }
+// `b` where either is NaN.
 FARSPAN_INLINE vec max(vec a, vec b) { return a > b ? a : b; }
 
 // Element types as they lie in memory: bfloat16 and float16 widen to float on load and round to nearest even on store.
@@ -120,7 +121,7 @@ FARSPAN_INLINE void store_part(typename E::type* p, vec x, int n) {
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
-// x[i] = 2^x[i] for x <= 0; exactly 1 at 0 and exactly 0 from -127 down (so that a masked score weighs nothing). A
+// x[i] = 2^x[i] for x <= 0, NaN for NaN; exactly 1 at 0 and exactly 0 from -127 down (so that a masked score weighs nothing). A
 // polynomial of degree 6 on [-1/2, 1/2], fitted for the least relative error, 2e-9; with rounding 8e-8. It is one long
 // chain of operations: N of them side by side keep the units busy, which looking ahead in one chain after another does
 // not.
@@ -129,7 +130,7 @@ FARSPAN_INLINE void exp2(vec* x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
   vec least = splat(-127.0f), shifted[N], p[N];
   FARSPAN_PIN(least);
-  FARSPAN_UNROLL for (int i = 0; i < N; ++i) x[i] = max(x[i], least);
+  FARSPAN_UNROLL for (int i = 0; i < N; ++i) x[i] = max(least, x[i]);
   FARSPAN_UNROLL for (int i = 0; i < N; ++i) shifted[i] = x[i] + magic;
   FARSPAN_UNROLL for (int i = 0; i < N; ++i) x[i] -= shifted[i] - magic;
   FARSPAN_UNROLL for (int i = 0; i < N; ++i) p[i] = x[i] * 1.5353361959569156e-4f + 1.3398875016719103e-3f;

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from attention_probes import (
     PATTERNS,
@@ -265,7 +266,7 @@ def test_a_softmax_of_huge_scores_picks_the_largest(name, factor):
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), float("-inf")], ids=str)
 def test_a_scale_that_is_not_finite_is_refused(scale):
     q, k, v = random_qkv(q_len=9, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"^scale must be finite, got "):
+    with pytest.raises(ValueError, match=r"^scale must be finite and below 2\*\*127, got "):
         attention(q, k, v, Lines([0, 1]), scale=scale)
 
 
@@ -485,3 +486,55 @@ def test_other_python_threads_run_meanwhile(monkeypatch):
         sys.setswitchinterval(interval)
         thread.join()
     assert seen == {"lines_forward": 1, "lines_backward": 2}
+
+
+# What a fresh pair of eyes found
+
+
+@pytest.mark.parametrize("dim", [7, 8, 64])
+def test_queries_that_overlap_themselves_are_their_copies(dim):
+    """F12: a sliding view, whose rows share memory."""
+    q = torch.randn(1, 1, 4 + dim).unfold(2, dim, 1)[:, :, :4]
+    k = torch.randn(1, 1, 4, dim)
+    found, expected = (run("cpu", x, k, k, Lines([0, 1])) for x in (q, q.contiguous()))
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_forward_mode_derivatives_are_refused(backend):
+    q = torch.randn(1, 2, 9, 8)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=r"^attention has no forward-mode"):
+        attention(forward_ad.make_dual(q, torch.ones_like(q)), q, q, Lines([0]), backend=backend)
+    with pytest.raises(NotImplementedError, match=r"^attention has no forward-mode"):
+        torch.func.jvp(lambda x: attention(x, q, q, Lines([0]), backend=backend), (q,), (torch.ones_like(q),))
+
+
+def test_a_trace_without_gradients_is_a_computation_and_no_constant():
+    q, other = torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
+    support = Lines([0, 1, 2])
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda x: attention(x, x, x, support), (q,), check_trace=False)
+    assert torch.equal(traced(other), attention(other, other, other, support))
+
+
+def test_lazily_negated_and_layout_less_inputs():
+    v = torch.randn(1, 2, 9, 1, dtype=torch.complex64).conj().imag
+    q = torch.randn(1, 2, 9, 8)
+    assert v.is_neg()
+    assert torch.equal(attention(q, q, v, Lines([0, 1])), attention(q, q, v.clone(), Lines([0, 1])))
+    with pytest.raises(ValueError, match=r"^k must be a strided tensor"):
+        attention(q, q.to_sparse(), q, Lines([0]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)
+def test_what_is_not_a_number_shows(bad):
+    """A query that diverged must not look like one without keys."""
+    q, k, v = random_qkv(q_len=30, dtype=torch.float32)
+    q[0, 0, 13, 2] = bad
+    out, lse = attention(q, k, v, Lines([0, 1, 20]), return_lse=True, backend="cpu")
+    assert not out[0, 0, 13].isfinite().any()
+    assert not lse[0, 0, 13].isfinite()
+    assert lse[0, 0, 13] != -torch.inf
+    assert out[0, 1].isfinite().all()
+    huge = torch.full((1, 1, 9, 8), 1e20)
+    assert attention(huge, huge, huge, Lines([0, 1]), backend="cpu").isnan().all()

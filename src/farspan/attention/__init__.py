@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, overload
 
 import torch
@@ -73,7 +72,7 @@ def attention(
         A query without any key gives zeros and lse = -inf, and passes no gradient. Scores and softmax run in fp32 or
         wider, under autocast too.
         Both outputs are differentiable once with respect to q, k and v. Inputs must be finite: a NaN in any key or
-        value may reach every query.
+        value reaches the queries that read it, and may reach others.
 
     Raises:
         ValueError: shapes, devices or dtypes do not fit together, or the backend does not run here.
@@ -84,6 +83,8 @@ def attention(
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if chosen == "reference":
         out, lse = reference_attention(q, k, v, support, scale, start)
+    elif forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
+        raise NotImplementedError("attention has no forward-mode derivative; use backend='reference'")
     elif chosen == "cpu" and _nothing_watches(q, k, v):
         out, lse = cpu_lines.forward(q, k, v, support.slash_table, support.vertical_table, start, scale)
     else:
@@ -102,7 +103,9 @@ def _nothing_watches(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.maybe_current_level() is None
-        and forward_ad._current_level < 0
+        and not torch.jit.is_tracing()
+        and not (q.is_neg() or k.is_neg() or v.is_neg())
+        and not (q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor())
     )
 
 
@@ -113,6 +116,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor {_SHAPES[name]}, got {type(tensor).__name__}")
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"{name} must be a strided tensor {_SHAPES[name]}, got layout {tensor.layout}")
         if tensor.ndim != 4:
             raise ValueError(f"{name} must be {_SHAPES[name]}, got {list(tensor.shape)}")
     dtype, device = q.dtype, q.device
@@ -144,8 +149,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, support: Lines, scale: float | None,
         raise ValueError(f"support must have lines for 1 or {batch} batch rows to fit q, got {support.batch}")
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
         raise TypeError(f"scale must be a number or None, got {scale!r}")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    # Not below also for NaN. Scores in units of log 2 must not overflow fp32.
+    if scale is not None and not abs(scale) < 2.0**127:
+        raise ValueError(f"scale must be finite and below 2**127, got {scale}")
     if start is not None:
         if not isinstance(start, Tensor) or start.dtype not in (torch.int32, torch.int64):
             kind = start.dtype if isinstance(start, Tensor) else type(start).__name__

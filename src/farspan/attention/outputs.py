@@ -8,8 +8,11 @@ from torch import Tensor
 
 def new_out(q: Tensor, dim: int) -> Tensor:
     """`[B, H, Tq, dim]` laid out as q is, so that a model's transposed heads go back without a copy."""
-    if dim == q.shape[3] and q.stride(3) == 1:
-        return torch.empty_like(q)
+    if dim == q.shape[3]:
+        # For a q that overlaps itself the copy's layout can differ: what counts is that rows are whole.
+        out = torch.empty_like(q)
+        if out.stride(3) == 1:
+            return out
     batch, heads, q_len, _ = q.shape
     return torch.empty(batch, heads, q_len, dim, dtype=q.dtype, device=q.device)
 
