@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +11,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from farspan import Lines, attention, patterns
+from farspan._cpu import load_core
+from farspan.attention import cpu_lines, torch_lines
+from farspan.attention.outputs import new_lse, new_out
 
 HEADS, HEAD_DIM = 8, 64
 FLEX_BLOCKS = (128, 64, 32, 16)
@@ -160,11 +162,13 @@ class SelectedKeys:
         return dense(q, k.index_select(2, self.index), v.index_select(2, self.index))
 
 
-def kernel_only(q: Tensor, k: Tensor, v: Tensor, lines: Lines, backend: str) -> Call | None:
-    """The forward kernel without `attention` around it, or None where the backend has no such thing to call."""
-    module = {"cpu": "cpu_lines", "torch": "torch_lines"}[backend]
-    if importlib.util.find_spec(f"farspan.attention.{module}") is None:
-        return None
-    forward = importlib.import_module(f"farspan.attention.{module}").forward
-    slashes, verticals, scale = lines.slash_table, lines.vertical_table, q.shape[-1] ** -0.5
-    return lambda: forward(q, k, v, slashes, verticals, None, scale)
+def kernel_only(q: Tensor, k: Tensor, v: Tensor, lines: Lines, backend: str) -> Call:
+    """The forward without `attention` around it: for "cpu" one call of the C++ core into outputs that exist already."""
+    inputs = (q, k, v, lines.slash_table, lines.vertical_table, None, q.shape[-1] ** -0.5)
+    if backend == "torch":
+        return lambda: torch_lines.forward(*inputs)
+    arguments, alive = cpu_lines.arguments_of(*inputs)
+    out, lse = new_out(q, v.shape[3]), new_lse(q)
+    arguments = (*arguments, out.data_ptr(), out.stride(), lse.data_ptr())
+    call = load_core()[0].lines_forward
+    return lambda: (call(*arguments), alive, out, lse)

@@ -114,8 +114,11 @@ def further(lengths: tuple[int, int, int], growth: tuple[int, int], memory: int,
         for kind, key in (("forward", "forward"), ("forward + backward", "training"))
     ]
     rows += [
-        ("call overhead, T = 16, no_grad", [Target("overhead/no_grad", 15, "us", at_least=False)]),
-        ("call overhead, T = 16, forward with autograd", [Target("overhead/autograd", 70, "us", at_least=False)]),
+        ("call less its kernel, T = 16, no_grad", [Target("overhead/no_grad", 15, "us", at_least=False)]),
+        (
+            "call less its kernel, T = 16, forward with autograd",
+            [Target("overhead/autograd", 70, "us", at_least=False)],
+        ),
         (
             f"decode, window 64 + fib, cache {cache}, kernel only, Hkv = 2 / 8",
             [Target(f"decode_kernel/{kv_heads}/64/{cache}", 15, "us", at_least=False) for kv_heads in (2, 8)],

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -156,6 +157,27 @@ Line line_of(const LineTable& table, std::int64_t batch, std::int64_t head, std:
   return line;
 }
 
+// Floats on a cache line's boundary.
+class Scratch {
+ public:
+  float* at_least(std::int64_t floats) {
+    if (floats > size_) {
+      memory_.reset(static_cast<float*>(::operator new(floats * sizeof(float), std::align_val_t{64})));
+      size_ = floats;
+    }
+    return memory_.get();
+  }
+  void free() { memory_.reset(), size_ = 0; }
+  void poison(float value) { std::fill_n(memory_.get(), size_, value); }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<float, Free> memory_;
+  std::int64_t size_ = 0;
+};
+
 // Query heads of one key head that share their lines.
 struct Group {
   const Plan* plan;
@@ -167,13 +189,16 @@ struct Stream {
   std::int64_t batch, kv_head;
   std::vector<Group> groups;
   std::int64_t tasks = 0;
-  std::atomic<std::int64_t> next{0}, turn{0};
+  std::atomic<std::int64_t> next{0}, turn{0}, done{0};
+  std::once_flag once;
+  Scratch packed;  // keys, then values
 };
 
 struct Work {
   std::vector<std::unique_ptr<OwnedPlan>> plans;
   std::deque<Stream> streams;
   std::int64_t workspace = 0;
+  std::int64_t packed_k = 0, packed_v = 0;  // floats of a packed head; zero if heads are read where they lie
   double products = 0;  // pairs times columns, roughly
 };
 
@@ -219,7 +244,24 @@ Work divide(const LinesCall& call, const LineTable& slashes, const LineTable& ve
   return work;
 }
 
-Task task_of(const LinesCall& call, const Stream& stream, std::int64_t number) {
+// Rows that are not whole vectors of floats side by side are copied, a block of queries at a time or, where that copies
+// less in the end and the copy stays small, the whole head at once.
+constexpr std::int64_t MOST_PACKED = std::int64_t{8} << 20;
+
+void choose_packing(const LinesCall& call, Work& work) {
+  const std::int64_t unit = lines_kernels().vector_length;
+  const auto in_place = [&](const Strided& x, int dim) {
+    return call.dtype == DType::f32 && x.row == dim && dim % unit == 0;
+  };
+  const auto floats = [&](int dim) { return call.k_len * ((dim + unit - 1) / unit * unit); };
+  const std::int64_t k = floats(call.dim), v = floats(call.value_dim);
+  if ((in_place(call.k, call.dim) && in_place(call.v, call.value_dim)) || 2 * call.q_len < call.k_len) return;
+  if ((k + v) * static_cast<std::int64_t>(sizeof(float)) > MOST_PACKED) return;
+  work.packed_k = k;
+  work.packed_v = v;
+}
+
+Task task_of(const LinesCall& call, Stream& stream, std::int64_t number) {
   std::size_t g = 0;
   std::int64_t block = number;
   while (block >= blocks(call, *stream.groups[g].plan)) block -= blocks(call, *stream.groups[g++].plan);
@@ -241,26 +283,7 @@ Task task_of(const LinesCall& call, const Stream& stream, std::int64_t number) {
   return task;
 }
 
-// Memory that a thread keeps for its next call.
-class Scratch {
- public:
-  float* at_least(std::int64_t floats) {
-    if (floats > size_) {
-      memory_.reset(static_cast<float*>(::operator new(floats * sizeof(float), std::align_val_t{64})));
-      size_ = floats;
-    }
-    return memory_.get();
-  }
-  void poison(float value) { std::fill_n(memory_.get(), size_, value); }
-
- private:
-  struct Free {
-    void operator()(float* p) const { ::operator delete(p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<float, Free> memory_;
-  std::int64_t size_ = 0;
-};
-
+// Kept by each thread for its next call.
 thread_local Scratch scratch;
 
 struct Run {
@@ -274,13 +297,23 @@ void run_stream(const Run& run, Stream& stream, float* memory) {
   for (;;) {
     const std::int64_t number = stream.next.fetch_add(1, std::memory_order_relaxed);
     if (number >= stream.tasks) return;
-    const Task task = task_of(run.call, stream, number);
+    Task task = task_of(run.call, stream, number);
+    if (run.work.packed_k) {
+      const std::int64_t k = run.work.packed_k, v = run.work.packed_v;
+      std::call_once(stream.once, [&] {
+        float* memory_of_head = stream.packed.at_least(k + v);
+        lines_kernels().pack(run.call, stream.batch, stream.kv_head, memory_of_head, memory_of_head + k);
+      });
+      task.packed_k = stream.packed.at_least(0);
+      task.packed_v = task.packed_k + k;
+    }
     if (run.backward) {
       lines_kernels().backward(run.call, task, memory);
       stream.turn.store(number + 1, std::memory_order_release);
     } else {
       lines_kernels().forward(run.call, task, memory);
     }
+    if (stream.done.fetch_add(1, std::memory_order_acq_rel) + 1 == stream.tasks) stream.packed.free();
   }
 }
 
@@ -295,6 +328,7 @@ void work_on(void* context, int worker) {
 
 void run(const LinesCall& call, const LineTable& slashes, const LineTable& verticals, bool backward) {
   Work work = divide(call, slashes, verticals, backward);
+  choose_packing(call, work);
   // Waking a thread costs microseconds: worth it from about a tenth of a millisecond of work.
   const bool small = work.products < 4e6;
   Run run{call, work, backward, small ? 1 : available_threads()};

@@ -69,6 +69,7 @@ struct Task {
   const Plan* plan;
   std::int64_t batch, kv_head;
   const std::int32_t* head;     // `plan->heads` query heads of this key head
+  const float *packed_k, *packed_v;  // its keys and values as floats in whole vectors, or null
   std::int64_t row, end;        // query rows
   std::int64_t zero, zero_end;  // backward: rows of grad_k and grad_v that no earlier task has zeroed
   std::int64_t number;
@@ -82,6 +83,8 @@ struct Kernels {
   std::int64_t (*workspace)(const LinesCall&, const Plan&, bool backward);
   void (*forward)(const LinesCall&, const Task&, float* workspace);
   void (*backward)(const LinesCall&, const Task&, float* workspace);
+  // Copies the keys and values of one head as floats, their rows padded with zeros to whole vectors.
+  void (*pack)(const LinesCall&, std::int64_t batch, std::int64_t kv_head, float* k, float* v);
 };
 
 // Waits until all tasks with a smaller number have finished with this key head's gradients.

@@ -448,6 +448,10 @@ template <class E>
 void copy_rows(const typename E::type* from, int64_t stride, int64_t rows, int dim, float* to) {
   const int ld = padded(dim);
   for (int64_t r = 0; r < rows; ++r, from += stride, to += ld) {
+    // Rows of one head can lie pages apart, where the hardware does not look ahead.
+    if (rows > 8)
+      for (int64_t b = 0; b < dim * static_cast<int64_t>(sizeof(*from)); b += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(from + 8 * stride) + b);
     int c = 0;
     for (; c + VL <= dim; c += VL) store(to + c, E::load(from + c));
     if (c < dim) store(to + c, load_part<E>(from + c, dim - c));
@@ -481,24 +485,38 @@ void load_lanes(const Strided& x, const Task& task, const Tile& tile, int dim, f
   if (transposed) transpose<LANES>(lane, ld, transposed);
 }
 
-// Rows of k or v for the dense part: in place if they lie as the kernel wants them, else copied.
-template <class E>
-const float* dense_operand(const Strided& x, const Task& task, const Dense& dense, int dim, float* copy, int64_t& ld) {
-  const auto* base = head_of<E>(x, task.batch, task.kv_head);
+// The rows of k or v of a task's key head, which lie in the tensor or, as floats, in a packed copy.
+template <class K>
+struct KeyRows {
+  const typename K::type* data;
+  int64_t stride;
+  bool packed;
+};
+
+template <class K>
+KeyRows<K> key_rows(const Strided& x, const Task& task, const float* packed, int dim) {
+  if (packed) return {reinterpret_cast<const typename K::type*>(packed), padded(dim), true};
+  return {head_of<K>(x, task.batch, task.kv_head), x.row, false};
+}
+
+// Rows for the dense part: in place if they lie as the kernel wants them, else copied.
+template <class K>
+const float* dense_operand(const KeyRows<K>& x, const Dense& dense, int dim, float* copy, int64_t& ld) {
   ld = padded(dim);
   if (!dense.band) {
     for (int64_t r = 0; r < dense.rows; ++r)
-      copy_rows<E>(base + dense.vertical[r] * x.row, x.row, 1, dim, copy + r * ld);
+      copy_rows<K>(x.data + dense.vertical[r] * x.stride, x.stride, 1, dim, copy + r * ld);
     return copy;
   }
-  if constexpr (sizeof(typename E::type) == sizeof(float))
-    if (x.row == ld && dim == ld) return reinterpret_cast<const float*>(base + dense.key * x.row);
-  copy_rows<E>(base + dense.key * x.row, x.row, dense.rows, dim, copy);
+  if constexpr (sizeof(typename K::type) == sizeof(float))
+    if (x.stride == ld && (x.packed || dim == ld)) return x.data + dense.key * x.stride;
+  copy_rows<K>(x.data + dense.key * x.stride, x.stride, dense.rows, dim, copy);
   return copy;
 }
 
-template <class E>
-Step make_step(const LinesCall& call, const Task& task, int number, const Workspace& space) {
+template <class K>
+Step make_step(const LinesCall& call, const Task& task, const KeyRows<K>& k, const KeyRows<K>& v, int number,
+               const Workspace& space) {
   const Plan& plan = *task.plan;
   Step step{};
   const int group = number * plan.single_step;
@@ -522,8 +540,8 @@ Step make_step(const LinesCall& call, const Task& task, int number, const Worksp
     step.has_dense = false;
     return step;
   }
-  dense.k = dense_operand<E>(call.k, task, dense, call.dim, space.dense_k, dense.ld_k);
-  dense.v = dense_operand<E>(call.v, task, dense, call.value_dim, space.dense_v, dense.ld_v);
+  dense.k = dense_operand<K>(k, dense, call.dim, space.dense_k, dense.ld_k);
+  dense.v = dense_operand<K>(v, dense, call.value_dim, space.dense_v, dense.ld_v);
   return step;
 }
 
@@ -558,9 +576,9 @@ void single_rows(const Step& step, const Part& part, const Tile& tile, int i, T*
 }
 
 // What the tile after this one will use: its rows of q and of `y`, and the keys that come into reach of a band.
-template <class E>
+template <class E, class K>
 void look_ahead(const LinesCall& call, const Task& task, const Step& step, const Tile& tile, const Strided& y,
-                int y_dim, const typename E::type* k, const typename E::type* v, Ahead& ahead) {
+                int y_dim, const KeyRows<K>& k, const KeyRows<K>& v, Ahead& ahead) {
   constexpr int64_t size = sizeof(typename E::type);
   ahead.clear();
   const int64_t n = lesser(tile.positions, task.end - tile.row - tile.positions);
@@ -572,15 +590,16 @@ void look_ahead(const LinesCall& call, const Task& task, const Step& step, const
   }
   if (!step.has_dense || !step.dense.band) return;
   const int64_t key = first - step.dense.band->lo;
-  ahead.add(k + key * call.k.row, n, call.k.row * size, call.dim * size);
-  ahead.add(v + key * call.v.row, n, call.v.row * size, call.value_dim * size);
+  constexpr int64_t key_size = sizeof(typename K::type);
+  ahead.add(k.data + key * k.stride, n, k.stride * key_size, call.dim * key_size);
+  ahead.add(v.data + key * v.stride, n, v.stride * key_size, call.value_dim * key_size);
 }
 
 // Products of the queries (or gradients) of a tile with all rows of k (or v) that it reads; `x` holds the single rows.
-template <class E>
+template <class K>
 void products(const Plan& plan, const Step& step, const Part& part, const Tile& tile, const float* const* lane,
-              const float* transposed, int dim, const float* dense, int64_t ld, const typename E::type* base,
-              int64_t stride, float* s, Ahead& ahead) {
+              const float* transposed, int dim, const float* dense, int64_t ld, const KeyRows<K>& x, float* s,
+              Ahead& ahead) {
   const int heads = plan.heads, columns = padded(dim);
   if (part.dense) {
     const float* k = dense + part.row * ld;
@@ -604,13 +623,13 @@ void products(const Plan& plan, const Step& step, const Part& part, const Tile& 
   s += part.dense * LANES;
   // Not every position has a row at every distance; what is not computed must still be a number.
   fill(s, 0.0f, part.singles * LANES);
-  const typename E::type* row[MAX_SINGLES + 8];
+  const typename K::type* row[MAX_SINGLES + 8];
   for (int i = 0; i < tile.positions; ++i) {
     if (!part.single[i]) continue;
-    single_rows(step, part, tile, i, base, stride, row);
+    single_rows(step, part, tile, i, x.data, x.stride, row);
     for (int h = 0; h < heads; h += 4) {
       const int l = i * heads + h;
-      dots<E>(heads - h, lane + l, part.single[i], row, dim, s + l);
+      dots<K>(heads - h, lane + l, part.single[i], row, dim, s + l);
     }
   }
 }
@@ -649,13 +668,13 @@ void mask(const Plan& plan, const Step& step, const Part& part, const Tile& tile
 }
 
 // to = from * rescale + weights @ rows for all lanes of a tile; `from` is null in the first step. May use `state`.
-template <class E>
+template <class K>
 void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& tile, const float* weights, int dim,
-              const float* dense, int64_t ld, const typename E::type* base, int64_t stride, const float* from,
+              const float* dense, int64_t ld, const KeyRows<K>& x, const float* from,
               const float* rescale, float* state, float* const* to, const float* factor) {
   const int heads = plan.heads, lanes = tile.positions * heads, ld_state = padded(dim);
   const float* single_weights = weights + part.dense * LANES;
-  const typename E::type* row[4][MAX_SINGLES + 8];
+  const typename K::type* row[4][MAX_SINGLES + 8];
   float* states[LANES];
   // Four lanes that share a position read its single rows as well; else those come first, position by position.
   const bool together = heads % 4 == 0;
@@ -664,25 +683,25 @@ void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& 
     const bool more = part.dense > 0;
     for (int l = 0; l < LANES; ++l) states[l] = state + l * ld_state;
     for (int i = 0; i < tile.positions; ++i) {
-      single_rows(step, part, tile, i, base, stride, row[0]);
+      single_rows(step, part, tile, i, x.data, x.stride, row[0]);
       for (int h = 0; h < heads; h += 4) {
         const int lane = i * heads + h;
-        const Rows<E> rows{0, nullptr, nullptr, 0, part.single[i], single_weights + lane, row[0]};
+        const Rows<K> rows{0, nullptr, nullptr, 0, part.single[i], single_weights + lane, row[0]};
         const Target target{from ? from + lane * ld_state : nullptr, ld_state, rescale + lane,
                             (more ? states : to) + lane, (more ? ONES : factor) + lane};
-        mix_lanes<E>(heads - h, rows, target, dim);
+        mix_lanes<K>(heads - h, rows, target, dim);
       }
     }
     if (!more) return;
     from = state;
     rescale = ONES;
   }
-  Rows<E> rows[LANES / 4];
+  Rows<K> rows[LANES / 4];
   Target targets[LANES / 4];
   int groups = 0;
   for (int lane = 0; lane < lanes; lane += 4, ++groups) {
     const int i = plan.position[lane], last = plan.position[lesser(lanes - 1, lane + 3)];
-    Rows<E>& group = rows[groups] = {part.dense, weights + lane, nullptr, ld, 0, single_weights + lane, nullptr};
+    Rows<K>& group = rows[groups] = {part.dense, weights + lane, nullptr, ld, 0, single_weights + lane, nullptr};
     if (part.dense) {
       int64_t r = 0;
       if (const Band* band = step.dense.band) {
@@ -693,7 +712,7 @@ void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& 
       group.row = dense + (part.row + r) * ld;
     }
     if (together) {
-      if (lane == i * heads) single_rows(step, part, tile, i, base, stride, row[i]);
+      if (lane == i * heads) single_rows(step, part, tile, i, x.data, x.stride, row[i]);
       group.singles = part.single[i];
       group.single = row[i];
     }
@@ -702,49 +721,52 @@ void mix_tile(const Plan& plan, const Step& step, const Part& part, const Tile& 
   mix<4>(groups, rows, targets, dim);
 }
 
-// Calls f with pointers to two rows of LANES at a time, and with the last one alone if their number is odd.
-template <class F>
-FARSPAN_INLINE void for_rows(int rows, float* s, F f) {
-  int r = 0;
-  for (; r + 2 <= rows; r += 2) f(reinterpret_cast<float(*)[2 * LANES]>(s + r * LANES));
-  if (r < rows) f(reinterpret_cast<float(*)[LANES]>(s + r * LANES));
+// Weights of R rows of scores, for the first V vectors of lanes.
+template <int R, int V, bool BACKWARD>
+FARSPAN_INLINE void soften_rows(float* s, const float* d, float scale, const vec* shift, vec* sum, vec* dot) {
+  vec w[R * V];
+  // The difference first: a product rounded on its own would be off by more than one where scores are huge.
+  FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) w[i] =
+      (load(s + i / V * LANES + i % V * VL) - shift[i % V]) * scale;
+  exp2<R * V>(w);
+  FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) store(s + i / V * LANES + i % V * VL, w[i]);
+  FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) sum[i % V] += w[i];
+  if constexpr (BACKWARD)
+    FARSPAN_UNROLL for (int i = 0; i < R * V; ++i) dot[i % V] += w[i] * load(d + i / V * LANES + i % V * VL);
 }
 
 // Weights exp2(scale * (s - top)) in place of scores, counted in `stats`; `rescale` is what to multiply earlier results
 // with. In the backward, `d` holds the gradients of the probabilities.
-template <bool BACKWARD>
-void soften(int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
-  vec most[VECS], sum[VECS], dot[VECS], shift[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = load(stats.top + v * VL);
+template <int V, bool BACKWARD>
+void soften_lanes(int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
+  vec most[V], sum[V], dot[V], shift[V], factor[V];
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) most[v] = load(stats.top + v * VL);
   for (int r = 0; r < rows; ++r)
-    FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) most[v] = max(load(s + r * LANES + v * VL), most[v]);
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
+    FARSPAN_UNROLL for (int v = 0; v < V; ++v) most[v] = max(load(s + r * LANES + v * VL), most[v]);
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) {
     // A query without keys so far has only -inf: its weights must come out 0 and not NaN.
     shift[v] = select(most[v] == -INF, vec{}, most[v]);
     sum[v] = dot[v] = vec{};
   }
-  const auto weigh = [&](auto* row) {
-    constexpr int N = sizeof(*row) / sizeof(float) / VL;
-    vec w[N];
-    float* p = *row;
-    // The difference first: a product rounded on its own would be off by more than one where scores are huge.
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) w[i] = (load(p + i * VL) - shift[i % VECS]) * scale;
-    exp2<N>(w);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) store(p + i * VL, w[i]);
-    FARSPAN_UNROLL for (int i = 0; i < N; ++i) sum[i % VECS] += w[i];
-    if constexpr (BACKWARD)
-      FARSPAN_UNROLL for (int i = 0; i < N; ++i) dot[i % VECS] += w[i] * load(d + (p - s) + i * VL);
-  };
-  for_rows(rows, s, weigh);
-  vec factor[VECS];
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) factor[v] = (load(stats.top + v * VL) - shift[v]) * scale;
-  exp2<VECS>(factor);
-  FARSPAN_UNROLL for (int v = 0; v < VECS; ++v) {
+  constexpr int R = V > 1 ? 2 : 4;
+  int r = 0;
+  for (; r + R <= rows; r += R) soften_rows<R, V, BACKWARD>(s + r * LANES, d + r * LANES, scale, shift, sum, dot);
+  for (; r < rows; ++r) soften_rows<1, V, BACKWARD>(s + r * LANES, d + r * LANES, scale, shift, sum, dot);
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) factor[v] = (load(stats.top + v * VL) - shift[v]) * scale;
+  exp2<V>(factor);
+  FARSPAN_UNROLL for (int v = 0; v < V; ++v) {
     store(rescale + v * VL, factor[v]);
     store(stats.top + v * VL, most[v]);
     store(stats.total + v * VL, load(stats.total + v * VL) * factor[v] + sum[v]);
     if constexpr (BACKWARD) store(stats.dot + v * VL, load(stats.dot + v * VL) * factor[v] + dot[v]);
   }
+}
+
+template <bool BACKWARD>
+void soften(int lanes, int rows, float* s, const float* d, float scale, Stats& stats, float* rescale) {
+  // A decoding step has few lanes: the other vectors keep what they hold, which nobody reads.
+  if (VECS > 1 && lanes <= VL) return soften_lanes<1, BACKWARD>(rows, s, d, scale, stats, rescale);
+  soften_lanes<VECS, BACKWARD>(rows, s, d, scale, stats, rescale);
 }
 
 // Where the lanes of a tile put their results of `dim` columns: straight into `x` where that is possible, else into
@@ -793,7 +815,7 @@ int64_t skip_rows(const LinesCall& call, const Task& task, const Strided& x, int
   return first;
 }
 
-template <class E>
+template <class E, class K>
 void forward_task(const LinesCall& call, const Task& given, float* memory) {
   const Plan& plan = *given.plan;
   const Workspace space(memory, call, plan, false);
@@ -802,11 +824,11 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
   task.row = skip_rows<E>(call, given, call.out, call.value_dim, call.lse);
   if (task.row == task.end) return;
   const int steps = steps_of(plan), heads = plan.heads, ld = padded(call.value_dim);
-  const auto* k = head_of<E>(call.k, task.batch, task.kv_head);
-  const auto* v = head_of<E>(call.v, task.batch, task.kv_head);
+  const auto k = key_rows<K>(call.k, task, task.packed_k, call.dim);
+  const auto v = key_rows<K>(call.v, task, task.packed_v, call.value_dim);
   Ahead ahead;
   for (int number = 0; number < steps; ++number) {
-    const Step step = make_step<E>(call, task, number, space);
+    const Step step = make_step<K>(call, task, k, v, number, space);
     const bool final = number + 1 == steps;
     for (int64_t row = task.row; row < task.end; row += plan.positions) {
       const Tile tile = make_tile(call, task, row);
@@ -817,19 +839,19 @@ void forward_task(const LinesCall& call, const Task& given, float* memory) {
       if (number == 0) stats.clear();
       const float* q[LANES];
       load_lanes<E>(call.q, task, tile, call.dim, space.q, space.zeros, q, part.dense ? space.q_t : nullptr);
-      look_ahead<E>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
-      products<E>(plan, step, part, tile, q, space.q_t, call.dim, step.dense.k, step.dense.ld_k, k, call.k.row,
+      look_ahead<E, K>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
+      products<K>(plan, step, part, tile, q, space.q_t, call.dim, step.dense.k, step.dense.ld_k, k,
                   space.scores, ahead);
       mask(plan, step, part, tile, space.scores);
       float rescale[LANES], inverse[LANES];
-      soften<false>(part.dense + part.singles, space.scores, nullptr, call.scale * LOG2_E, stats, rescale);
+      soften<false>(tile.positions * heads, part.dense + part.singles, space.scores, space.scores, call.scale * LOG2_E, stats, rescale);
       FARSPAN_UNROLL for (int u = 0; u < VECS; ++u) {
         const vec sum = load(stats.total + u * VL);
         store(inverse + u * VL, select(sum > 0.0f, 1.0f / sum, vec{}));
       }
       float* to[LANES];
       results<E>(call.out, task, tile, call.value_dim, final, state, space.dummy, to);
-      mix_tile<E>(plan, step, part, tile, space.scores, call.value_dim, step.dense.v, step.dense.ld_v, v, call.v.row,
+      mix_tile<K>(plan, step, part, tile, space.scores, call.value_dim, step.dense.v, step.dense.ld_v, v,
                   number ? state : nullptr, rescale, state, to, final ? inverse : ONES);
       if (!final) continue;
       deliver<E>(call.out, task, tile, call.value_dim, state);
@@ -922,7 +944,7 @@ void scatter_singles(const LinesCall& call, const Task& task, const Step& step, 
   }
 }
 
-template <class E>
+template <class E, class K>
 void backward_task(const LinesCall& call, const Task& given, float* memory) {
   const Plan& plan = *given.plan;
   const Workspace space(memory, call, plan, true);
@@ -934,8 +956,8 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
   const int64_t kv = (task.batch * call.kv_heads + task.kv_head) * call.k_len;
   float* const grad_k = call.grad_k + kv * ld_k;
   float* const grad_v = call.grad_v + kv * ld_v;
-  const auto* k = head_of<E>(call.k, task.batch, task.kv_head);
-  const auto* v = head_of<E>(call.v, task.batch, task.kv_head);
+  const auto k = key_rows<K>(call.k, task, task.packed_k, call.dim);
+  const auto v = key_rows<K>(call.v, task, task.packed_v, call.value_dim);
   const int steps = steps_of(plan);
   Ahead ahead;
   bool mine = false;
@@ -950,7 +972,7 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
   // With several steps the sums over all keys are needed before the gradients of any: one pass for each.
   for (int pass = two_passes ? 0 : 1; pass < 2 && task.row < task.end; ++pass)
     for (int number = 0; number < steps; ++number) {
-      Step step = make_step<E>(call, task, number, space);
+      Step step = make_step<K>(call, task, k, v, number, space);
       const bool final = number + 1 == steps;
       if (pass == 1 && step.has_dense) {
         step.dense.grad_k = space.grad_k;
@@ -968,19 +990,19 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         const float *q[LANES], *g[LANES];
         load_lanes<E>(call.q, task, tile, call.dim, space.q, space.zeros, q, part.dense ? space.q_t : nullptr);
         load_lanes<E>(call.out, task, tile, call.value_dim, space.g, space.zeros, g, part.dense ? space.g_t : nullptr);
-        look_ahead<E>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
-        products<E>(plan, step, part, tile, q, space.q_t, call.dim, step.dense.k, step.dense.ld_k, k, call.k.row,
+        look_ahead<E, K>(call, task, step, tile, call.out, call.value_dim, k, v, ahead);
+        products<K>(plan, step, part, tile, q, space.q_t, call.dim, step.dense.k, step.dense.ld_k, k,
                     space.scores, ahead);
         mask(plan, step, part, tile, space.scores);
-        products<E>(plan, step, part, tile, g, space.g_t, call.value_dim, step.dense.v, step.dense.ld_v, v,
-                    call.v.row, space.products, ahead);
+        products<K>(plan, step, part, tile, g, space.g_t, call.value_dim, step.dense.v, step.dense.ld_v, v,
+                    space.products, ahead);
         const int rows = part.dense + part.singles;
         const bool counting = pass == 0 || !two_passes;
         if (counting && number == 0) stats.clear();
         // In the second pass the sums are known, and what is counted again goes nowhere.
         Stats counted = stats;
         float rescale[LANES];
-        soften<true>(rows, space.scores, space.products, call.scale * LOG2_E, counted, rescale);
+        soften<true>(tile.positions * heads, rows, space.scores, space.products, call.scale * LOG2_E, counted, rescale);
         if (counting) stats = counted;
         if (pass == 0) continue;
         float grad_lse[LANES] = {};
@@ -999,7 +1021,7 @@ void backward_task(const LinesCall& call, const Task& given, float* memory) {
         copy(saved + plan.single_step * LANES, space.products + part.dense * LANES, part.singles * LANES);
         float* to[LANES];
         results<E>(grad_q, task, tile, call.dim, final, state, space.dummy, to);
-        mix_tile<E>(plan, step, part, tile, space.products, call.dim, step.dense.k, step.dense.ld_k, k, call.k.row,
+        mix_tile<K>(plan, step, part, tile, space.products, call.dim, step.dense.k, step.dense.ld_k, k,
                     number ? state : nullptr, ONES, state, to, ONES);
         if (final) deliver<E>(grad_q, task, tile, call.dim, state);
       }
@@ -1018,19 +1040,36 @@ std::int64_t workspace(const LinesCall& call, const Plan& plan, bool backward) {
   return Workspace(nullptr, call, plan, backward).size;
 }
 
-void forward(const LinesCall& call, const Task& task, float* memory) {
+// `run` is called with the element types of queries and of keys.
+template <class F>
+void with_types(const LinesCall& call, const Task& task, F run) {
+  const bool packed = task.packed_k;
   switch (call.dtype) {
-    case DType::f32: return forward_task<F32>(call, task, memory);
-    case DType::bf16: return forward_task<BF16>(call, task, memory);
-    case DType::f16: return forward_task<F16>(call, task, memory);
+    case DType::f32: return run(F32{}, F32{});
+    case DType::bf16: return packed ? run(BF16{}, F32{}) : run(BF16{}, BF16{});
+    case DType::f16: return packed ? run(F16{}, F32{}) : run(F16{}, F16{});
   }
 }
 
+void forward(const LinesCall& call, const Task& task, float* memory) {
+  with_types(call, task, [&](auto q, auto k) { forward_task<decltype(q), decltype(k)>(call, task, memory); });
+}
+
 void backward(const LinesCall& call, const Task& task, float* memory) {
+  with_types(call, task, [&](auto q, auto k) { backward_task<decltype(q), decltype(k)>(call, task, memory); });
+}
+
+template <class E>
+void pack_rows(const LinesCall& call, int64_t batch, int64_t kv_head, float* k, float* v) {
+  copy_rows<E>(head_of<E>(call.k, batch, kv_head), call.k.row, call.k_len, call.dim, k);
+  copy_rows<E>(head_of<E>(call.v, batch, kv_head), call.v.row, call.k_len, call.value_dim, v);
+}
+
+void pack(const LinesCall& call, int64_t batch, int64_t kv_head, float* k, float* v) {
   switch (call.dtype) {
-    case DType::f32: return backward_task<F32>(call, task, memory);
-    case DType::bf16: return backward_task<BF16>(call, task, memory);
-    case DType::f16: return backward_task<F16>(call, task, memory);
+    case DType::f32: return pack_rows<F32>(call, batch, kv_head, k, v);
+    case DType::bf16: return pack_rows<BF16>(call, batch, kv_head, k, v);
+    case DType::f16: return pack_rows<F16>(call, batch, kv_head, k, v);
   }
 }
 
@@ -1040,6 +1079,6 @@ void backward(const LinesCall& call, const Task& task, float* memory) {
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels{FARSPAN_TEXT(FARSPAN_ISA), VL, workspace, forward, backward};
+const Kernels kernels{FARSPAN_TEXT(FARSPAN_ISA), VL, workspace, forward, backward, pack};
 
 }  // namespace farspan::FARSPAN_ISA

@@ -85,6 +85,31 @@ def test_red_gate_prints_no_speed(modules, monkeypatch, capsys, tmp_path, fault)
     assert (data["figures"], data["sections"], data["targets"]) == ({}, {}, [])
 
 
+TRAINING = [sys.executable, str(BENCHMARKS / "training_speed.py"), "mini", "--length", "48", "--rounds", "1"]
+
+
+def test_training_speed_of_the_arms_asked_for():
+    command = [*TRAINING, "--arms", "dense", "fib s*"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    found = re.findall(r"^(dense|fib \w+) +(\d+)(?: +(\d+) +(\d+\.\d+))? +1$", run.stdout, re.MULTILINE)
+    assert [label for label, *_ in found] == ["dense", "fib stagger"]
+    assert found[0][2:] == ("", ""), "a dense model has no mask"
+    assert all(float(figure) > 0 for figure in found[1][1:])
+
+
+def test_training_speed_prints_none_where_the_mask_computes_something_else(modules, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("training_speed", BENCHMARKS / "training_speed.py")
+    training_speed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(training_speed)
+    mask_of = Lines.mask
+    monkeypatch.setattr(Lines, "mask", lambda *args: mask_of(*args).index_fill(-1, torch.tensor([0]), True))
+    monkeypatch.setattr(sys, "argv", [*TRAINING[1:], "--arms", "fib stagger"])
+    with pytest.raises(SystemExit, match="fib stagger: the logits differ by"):
+        training_speed.main()
+    assert not re.search(r"^fib stagger", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_gate_without_a_case_is_not_green(modules):
     assert not modules.gate.Gate().green
 
@@ -105,8 +130,8 @@ def test_missed_target_fails_only_a_strict_check(modules, monkeypatch, capsys):
     assert modules.main.main(words) == 0
     assert modules.main.main([*words, "--strict"]) == 1
     printed = capsys.readouterr().out
-    assert "NOT MET  call overhead, T = 16, no_grad" in printed
-    assert "met      call overhead, T = 16, forward with autograd" in printed
+    assert "NOT MET  call less its kernel, T = 16, no_grad" in printed
+    assert "met      call less its kernel, T = 16, forward with autograd" in printed
     assert "1 of 2 targets met" in printed
 
 

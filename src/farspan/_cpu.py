@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 
 HOW_TO_GET_THE_CORE = (
-    "install a C++17 compiler and the Python headers (Debian: apt install g++ python3-dev), "
+    "install a C++17 compiler, GCC or Clang, and the Python headers (Debian: apt install g++ python3-dev), "
     "then `make setup` in a checkout, or `pip install --force-reinstall --no-deps` of farspan elsewhere"
 )
 

@@ -19,6 +19,11 @@ from rich.table import Table
 
 from farspan import _cpu
 
+USES = {
+    "cpu": "C++ kernels; the default for fp32, bf16 and fp16 on a CPU",
+    "torch": "plain PyTorch, every device and dtype; the default where cpu does not run",
+    "reference": "the definition of correct: dense, slow, memory quadratic in the length",
+}
 EXTRAS = {
     "datasets": "Hugging Face datasets as training data",
     "pyarrow": "parquet files as training data",
@@ -133,7 +138,8 @@ def _backends() -> tuple[Item, ...]:
         why = f"could not be examined: {type(error).__name__}: {error}"
         return (Item("attention", False, why=why),)
     return tuple(
-        Item(name, True) if reason is None else Item(name, False, why=reason) for name, reason in reasons.items()
+        Item(name, True, USES.get(name, "")) if reason is None else Item(name, False, why=reason)
+        for name, reason in reasons.items()
     )
 
 

@@ -265,7 +265,7 @@ def test_a_softmax_of_huge_scores_picks_the_largest(name, factor):
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), float("-inf")], ids=str)
 def test_a_scale_that_is_not_finite_is_refused(scale):
     q, k, v = random_qkv(q_len=9, dtype=torch.float32)
-    with pytest.raises(ValueError, match="^scale must be finite, got "):
+    with pytest.raises(ValueError, match=r"^scale must be finite, got "):
         attention(q, k, v, Lines([0, 1]), scale=scale)
 
 

@@ -35,9 +35,10 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, int32 tables `[1|B, 1|H, n]` -> out, lse."""
     sign, scale = _sign_and_size(scale)
-    inputs = _Inputs(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
+    arguments, alive = arguments_of(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
     out, lse = _fresh(new_out(q, v.shape[3])), new_lse(q)
-    _core.lines_forward(*inputs.arguments, out.data_ptr(), out.stride(), lse.data_ptr())
+    _core.lines_forward(*arguments, out.data_ptr(), out.stride(), lse.data_ptr())
+    del alive
     return out, lse
 
 
@@ -59,13 +60,13 @@ def backward(
     lse has lost its digits.
     """
     sign, scale = _sign_and_size(scale)
-    inputs = _Inputs(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
+    arguments, alive = arguments_of(q if sign == 1 else q * sign, k, v, slashes, verticals, start, scale)
     grad_out, strides = _rows(grad_out)
     grad_lse = None if grad_lse is None else grad_lse.float().contiguous()
     grad_q = _fresh(new_out(q, q.shape[3]))
     grad_k, grad_v = _padded(k), _padded(v)
     _core.lines_backward(
-        *inputs.arguments,
+        *arguments,
         grad_out.data_ptr(),
         strides,
         0 if grad_lse is None else grad_lse.data_ptr(),
@@ -74,36 +75,33 @@ def backward(
         grad_k.data_ptr(),
         grad_v.data_ptr(),
     )
+    del alive
     return grad_q if sign == 1 else grad_q * sign, _cut(grad_k, k), _cut(grad_v, v)
 
 
-class _Inputs:
-    """What the core reads, as the `arguments` that its functions begin with; keeps copied tensors alive."""
-
-    __slots__ = ("arguments", "tensors")
-
-    def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, slashes: Tensor, verticals: Tensor, start: Tensor | None, scale: float
-    ) -> None:
-        (q, q_strides), (k, k_strides), (v, v_strides) = _rows(q), _rows(k), _rows(v)
-        if start is not None:
-            start = start.clamp(0, k.shape[2]).to(torch.int32).contiguous()
-        self.tensors = q, k, v, start
-        self.arguments = (
-            DTYPES[q.dtype],
-            q.shape,
-            v.shape,
-            scale,
-            0 if start is None else start.data_ptr(),
-            q.data_ptr(),
-            q_strides,
-            k.data_ptr(),
-            k_strides,
-            v.data_ptr(),
-            v_strides,
-            (slashes.data_ptr(), *slashes.shape),
-            (verticals.data_ptr(), *verticals.shape),
-        )
+def arguments_of(
+    q: Tensor, k: Tensor, v: Tensor, slashes: Tensor, verticals: Tensor, start: Tensor | None, scale: float
+) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
+    """What the core's functions begin with, and the tensors that must live as long: some may be copies."""
+    (q, q_strides), (k, k_strides), (v, v_strides) = _rows(q), _rows(k), _rows(v)
+    if start is not None:
+        start = start.clamp(0, k.shape[2]).to(torch.int32).contiguous()
+    arguments = (
+        DTYPES[q.dtype],
+        q.shape,
+        v.shape,
+        scale,
+        0 if start is None else start.data_ptr(),
+        q.data_ptr(),
+        q_strides,
+        k.data_ptr(),
+        k_strides,
+        v.data_ptr(),
+        v_strides,
+        (slashes.data_ptr(), *slashes.shape),
+        (verticals.data_ptr(), *verticals.shape),
+    )
+    return arguments, (q, k, v, start)
 
 
 def _sign_and_size(scale: float) -> tuple[int, float]:
