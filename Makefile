@@ -101,11 +101,11 @@ sanitize: $(DEPENDENCIES)
 	--capture=sys $(SANITIZED_TESTS)
 endif
 
-# The C++ core without its Python module, against plain loops: it needs neither Python nor torch. Besides the kernels of
-# this CPU, those for AVX-512 with their vectors split into what the CPU has (GCC notes that such vectors are no part of
-# the ABI; no function that remains passes one), and those for 64-bit ARM, in an emulator.
+# The C++ core without its Python module, against plain loops: it needs neither Python nor torch. Three builds: the baseline
+# kernels; the code for AVX-512 with its vectors split into what the CPU has (GCC notes that such vectors are no part of
+# the ABI; no function that remains passes one); and 64-bit ARM, in an emulator, for which it is linked statically.
 PORTABLE := build/portable
-PORTABLE_CXX := $(shell command -v g++ 2>/dev/null)
+PORTABLE_CXX := $(shell [ "$$(uname 2>/dev/null)" = Linux ] && command -v g++ 2>/dev/null)
 AARCH64_CXX ?= aarch64-linux-gnu-g++
 QEMU_AARCH64 ?= qemu-aarch64
 PORTABLE_FLAGS := -std=c++17 -O3 -Wall -Wextra -Wshadow -Werror
@@ -120,18 +120,18 @@ $(1)/%.o: tests/cpu/%.cpp $(wildcard csrc/*.h)
 	@mkdir -p $$(@D)
 	@$(2) $(PORTABLE_FLAGS) -c $$< -o $$@
 $(1)/lines_test: $(addprefix $(1)/,$(addsuffix .o,$(basename $(notdir $(PORTABLE_SOURCES)))))
-	@$(2) -static $$^ -o $$@
+	@$(2) -pthread $$^ -o $$@
 endef
 $(eval $(call self_test,$(PORTABLE)/native,$(PORTABLE_CXX)))
 $(eval $(call self_test,$(PORTABLE)/wide,$(PORTABLE_CXX) -DFARSPAN_VECTOR_LENGTH=16 -Wno-psabi))
-$(eval $(call self_test,$(PORTABLE)/aarch64,$(AARCH64_CXX)))
+$(eval $(call self_test,$(PORTABLE)/aarch64,$(AARCH64_CXX) -static))
 
 .PHONY: portable-native portable-aarch64
 portable: portable-native portable-aarch64
 
 ifeq ($(PORTABLE_CXX),)
 portable-native:
-	@echo "farspan: kernels not run with vectors of 4 and of 16: there is no g++ here"
+	@echo "farspan: kernels not run with vectors of 4 and of 16: that needs Linux and g++"
 else
 portable-native: $(PORTABLE)/native/lines_test $(PORTABLE)/wide/lines_test
 	@$(PORTABLE)/native/lines_test
