@@ -78,7 +78,10 @@ sanitize:
 	@echo "farspan: C++ core not run under sanitizers: they need Linux and g++"
 else
 SANITIZED := build/sanitize
-SANITIZED_TESTS := tests/cpu tests/attention/test_kernels.py
+# The kernels on all patterns, on plans of several steps, and on calls of any shape and layout. All tests of the cpu
+# backend take ten minutes here.
+SANITIZED_CPU_LINES := test_any_call_is_exact test_plans_of_several_steps_are_exact
+SANITIZED_TESTS := tests/cpu tests/attention/test_kernels.py $(SANITIZED_CPU_LINES:%=tests/attention/test_cpu_lines.py::%)
 # The tests run in an environment of their own, and so do the processes they start. A path file brings our packages but
 # not our editable install, whose import hook would find the ordinary module first.
 # Preloaded is what the module was linked with: ASan has to come before all that allocates, libstdc++ before ASan looks
@@ -98,11 +101,11 @@ sanitize: $(DEPENDENCIES)
 	--capture=sys $(SANITIZED_TESTS)
 endif
 
-# The C++ core without its Python module, against plain loops: it needs neither Python nor torch. Besides the kernels of
-# this CPU, those for AVX-512 with their vectors split into what the CPU has (GCC notes that such vectors are no part of
-# the ABI; no function that remains passes one), and those for 64-bit ARM, in an emulator.
+# The C++ core without its Python module, against plain loops: it needs neither Python nor torch. Three builds: the baseline
+# kernels; the code for AVX-512 with its vectors split into what the CPU has (GCC notes that such vectors are no part of
+# the ABI; no function that remains passes one); and 64-bit ARM, in an emulator, for which it is linked statically.
 PORTABLE := build/portable
-PORTABLE_CXX := $(shell command -v g++ 2>/dev/null)
+PORTABLE_CXX := $(shell [ "$$(uname 2>/dev/null)" = Linux ] && command -v g++ 2>/dev/null)
 AARCH64_CXX ?= aarch64-linux-gnu-g++
 QEMU_AARCH64 ?= qemu-aarch64
 PORTABLE_FLAGS := -std=c++17 -O3 -Wall -Wextra -Wshadow -Werror
@@ -117,18 +120,18 @@ $(1)/%.o: tests/cpu/%.cpp $(wildcard csrc/*.h)
 	@mkdir -p $$(@D)
 	@$(2) $(PORTABLE_FLAGS) -c $$< -o $$@
 $(1)/lines_test: $(addprefix $(1)/,$(addsuffix .o,$(basename $(notdir $(PORTABLE_SOURCES)))))
-	@$(2) -static $$^ -o $$@
+	@$(2) -pthread $$^ -o $$@
 endef
 $(eval $(call self_test,$(PORTABLE)/native,$(PORTABLE_CXX)))
 $(eval $(call self_test,$(PORTABLE)/wide,$(PORTABLE_CXX) -DFARSPAN_VECTOR_LENGTH=16 -Wno-psabi))
-$(eval $(call self_test,$(PORTABLE)/aarch64,$(AARCH64_CXX)))
+$(eval $(call self_test,$(PORTABLE)/aarch64,$(AARCH64_CXX) -static))
 
 .PHONY: portable-native portable-aarch64
 portable: portable-native portable-aarch64
 
 ifeq ($(PORTABLE_CXX),)
 portable-native:
-	@echo "farspan: kernels not run with vectors of 4 and of 16: there is no g++ here"
+	@echo "farspan: kernels not run with vectors of 4 and of 16: that needs Linux and g++"
 else
 portable-native: $(PORTABLE)/native/lines_test $(PORTABLE)/wide/lines_test
 	@$(PORTABLE)/native/lines_test
