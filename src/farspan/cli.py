@@ -248,7 +248,7 @@ def pattern_show(
     if out is not None and (out.suffix.lower() not in (".png", ".svg") or out.is_dir()):
         raise ValueError(f"out must be a .png or .svg file, got {out}")
     rule: dict[str, Any] = {"pattern": pattern, "window": window} | ({} if rungs is None else {"rungs": rungs})
-    written = [rule] * layers if schedule is None else rules.over_depth(rule, schedule, layers)
+    written = rules.over_depth(rule, layers, 1, schedule)
     lines = [rules.build(one, length) for one in written]
     console = Console()
     counts = [one.pairs(length, length) for one in lines]

@@ -37,7 +37,7 @@ def test_a_rule_survives_json_and_toml(rule, support):
 
 def test_every_pattern_is_covered_and_has_a_card():
     assert {rule["pattern"] for rule, _ in RULES} == set(PATTERNS)
-    assert all(isinstance(card, Card) and card.source for _, card in PATTERNS.values())
+    assert all(isinstance(family.card, Card) and family.card.source for family in PATTERNS.values())
 
 
 @rules
@@ -76,7 +76,7 @@ def test_a_wrong_rule_is_refused(rule, words):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_schedule_sets_the_alpha_of_each_layer(schedule):
     rule = {"pattern": "fibonacci", "window": 13}
-    layers = over_depth(rule, schedule, 16)
+    layers = over_depth(rule, 16, 4, schedule)
     assert [layer["alpha"] for layer in layers] == getattr(schedules, schedule)(16)
     assert [build(layer, 64) for layer in layers] == [patterns.fibonacci(13, layer["alpha"]) for layer in layers]
     assert rule == {"pattern": "fibonacci", "window": 13}
@@ -84,12 +84,12 @@ def test_a_schedule_sets_the_alpha_of_each_layer(schedule):
 
 
 def test_bounds_reach_the_schedule():
-    layers = over_depth({"pattern": "powers", "window": 3}, "stagger", 3, low=1.0, high=2.0)
+    layers = over_depth({"pattern": "powers", "window": 3}, 3, 4, "stagger", low=1.0, high=2.0)
     assert [layer["alpha"] for layer in layers] == [1.0, 1.5, 2.0]
 
 
 def test_layers_do_not_share_a_dictionary():
-    first, second = over_depth({"pattern": "powers", "window": 3}, "fixed", 2)
+    first, second = over_depth({"pattern": "powers", "window": 3}, 2, 4, "fixed")
     first["alpha"] = 9
     assert second["alpha"] == 1.0
 
@@ -111,4 +111,4 @@ def test_layers_do_not_share_a_dictionary():
 )
 def test_a_schedule_that_does_not_fit_is_refused(rule, schedule, words):
     with pytest.raises(ValueError, match=f"^{words}"):
-        over_depth(rule, schedule, 8)
+        over_depth(rule, 8, 4, schedule)

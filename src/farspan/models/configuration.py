@@ -70,7 +70,9 @@ class FarspanConfig(LlamaConfig):
         if self.initializer_range is None:
             self.initializer_range = self.hidden_size**-0.5
         if self.rules is None:
-            self.rules = patterns.over_depth({"pattern": "fibonacci", "window": 13}, "stagger", self.num_hidden_layers)
+            self.rules = patterns.over_depth(
+                {"pattern": "fibonacci", "window": 13}, self.num_hidden_layers, self.num_attention_heads, "stagger"
+            )
         self.rules = copy.deepcopy(self.rules)
         super().__post_init__(**kwargs)
 

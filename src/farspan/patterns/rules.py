@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from farspan.patterns import schedules
@@ -17,14 +18,30 @@ from farspan.patterns.powers import CARD as POWERS
 from farspan.patterns.powers import powers, powers_grown
 from farspan.patterns.window import CARD as WINDOW
 from farspan.patterns.window import sliding_window
-from farspan.support import Lines
+from farspan.support import Lines, Support
 
-PATTERNS: dict[str, tuple[Callable[..., Lines], Card]] = {
-    "sliding_window": (sliding_window, WINDOW),
-    "fibonacci": (fibonacci, FIBONACCI),
-    "powers": (powers, POWERS),
-    "powers_grown": (powers_grown, POWERS),
-    "lines": (
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of pattern: the function that builds a layer's support, and its card.
+
+    A builder may take four arguments that are no part of a rule's choice. `length` and `queries` come with every call:
+    the number of keys, and of the last queries among them. `layer`, `layers` and `heads` are written into the rule by
+    `over_depth`.
+    """
+
+    build: Callable[..., Support]
+    card: Card
+    grows: bool = False
+    """Whether a query may read other keys in a longer sequence, so that no cache can be kept."""
+
+
+PATTERNS: dict[str, Family] = {
+    "sliding_window": Family(sliding_window, WINDOW),
+    "fibonacci": Family(fibonacci, FIBONACCI),
+    "powers": Family(powers, POWERS),
+    "powers_grown": Family(powers_grown, POWERS, grows=True),
+    "lines": Family(
         Lines,
         Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user"),
     ),
@@ -37,50 +54,67 @@ SCHEDULES: dict[str, Callable[..., list[float]]] = {
 
 
 def grows(rule: Mapping[str, Any]) -> bool:
-    """Whether the rule reads other keys in a longer sequence (its builder takes `length`)."""
-    return "length" in _parameters(rule)
+    """Whether a query may read other keys in a longer sequence."""
+    return _family(rule).grows
 
 
-def build(rule: Mapping[str, Any], length: int) -> Lines:
-    """The support of a rule for a sequence of `length` tokens.
+def build(rule: Mapping[str, Any], length: int, queries: int | None = None) -> Support:
+    """The support of a rule for the last `queries` (all by default) of `length` tokens.
 
     Raises:
         ValueError: the pattern is unknown or an argument is unknown, missing or out of range.
     """
+    given = {"length": length, "queries": length if queries is None else queries}
     arguments = {key: value for key, value in rule.items() if key != "pattern"}
     known = _parameters(rule)
-    if "length" in arguments:
-        raise ValueError(f"length is not part of a {rule['pattern']} rule: it is the length of the sequence it runs on")
+    if present := sorted(set(arguments) & set(given)):
+        raise ValueError(
+            f"{present[0]} is not part of a {rule['pattern']} rule: it is that of the sequence the rule runs on"
+        )
     unknown = set(arguments) - set(known)
     if unknown:
-        takes = ", ".join(sorted(set(known) - {"length"}))
+        takes = ", ".join(sorted(set(known) - set(given)))
         raise ValueError(f"a {rule['pattern']} rule takes {takes}, got {', '.join(sorted(unknown))}")
-    missing = {n for n, p in known.items() if p.default is p.empty and n != "length"} - set(arguments)
+    missing = {n for n, p in known.items() if p.default is p.empty and n not in given} - set(arguments)
     if missing:
         raise ValueError(f"a {rule['pattern']} rule needs {', '.join(sorted(missing))}, got {dict(rule)}")
-    if grows(rule):
-        arguments["length"] = length
-    return PATTERNS[rule["pattern"]][0](**arguments)
+    return _family(rule).build(**arguments, **{name: value for name, value in given.items() if name in known})
 
 
-def over_depth(rule: Mapping[str, Any], schedule: str, layers: int, **bounds: float) -> list[dict[str, Any]]:
-    """One rule per layer, with the alphas of a schedule by name (`bounds`: its further arguments, such as low and
-    high).
+def over_depth(
+    rule: Mapping[str, Any], layers: int, heads: int, schedule: str | None = None, **bounds: float
+) -> list[dict[str, Any]]:
+    """One rule per layer, bottom to top.
+
+    What a pattern wants to know of its place (`layer`, `layers`, `heads`) is filled in. `schedule` names what gives
+    each layer its alpha, with `bounds` as its further arguments, such as low and high.
 
     Raises:
         ValueError: the schedule is unknown, or the rule has an alpha of its own or takes none.
     """
+    known = _parameters(rule)
+    place = [{"layer": layer, "layers": layers, "heads": heads} for layer in range(layers)]
+    rules = [{**{k: v for k, v in here.items() if k in known}, **rule} for here in place]
+    if schedule is None:
+        if bounds:
+            raise ValueError(f"{', '.join(bounds)} belong to a schedule, got none")
+        return rules
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     if "alpha" in rule:
         raise ValueError(f"a scheduled rule must leave alpha to the schedule, got alpha = {rule['alpha']}")
-    if "alpha" not in _parameters(rule):
+    if "alpha" not in known:
         raise ValueError(f"a {rule['pattern']} rule has no alpha that a schedule could set")
-    return [{**rule, "alpha": alpha} for alpha in SCHEDULES[schedule](layers, **bounds)]
+    alphas = SCHEDULES[schedule](layers, **bounds)
+    return [{**one, "alpha": alpha} for one, alpha in zip(rules, alphas, strict=True)]
 
 
-def _parameters(rule: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
+def _family(rule: Mapping[str, Any]) -> Family:
     name = rule.get("pattern")
     if not isinstance(name, str) or name not in PATTERNS:
         raise ValueError(f"pattern must be one of {', '.join(PATTERNS)}, got {name!r}")
-    return inspect.signature(PATTERNS[name][0]).parameters
+    return PATTERNS[name]
+
+
+def _parameters(rule: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_family(rule).build).parameters

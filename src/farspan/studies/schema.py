@@ -247,9 +247,10 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> l
             raise ValueError(
                 f"a {rule['pattern']} rule has no alpha that a schedule could set, got schedule = {schedule!r}"
             )
-        written = (
-            [rule] * model.layers if schedule is None else rules.over_depth(rule, schedule, model.layers, **bounds)
-        )
+        if rule.get("pattern") in LAYER_RULES:
+            written = [rule] * model.layers
+        else:
+            written = rules.over_depth(rule, model.layers, model.heads, schedule, **bounds)
         for one in written:
             check_rule(one, model.heads)
         return [dict(one) for one in written]

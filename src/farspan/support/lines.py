@@ -1,39 +1,18 @@
-"""Supports: the set of (query, key) pairs that attention runs on, as plain validated data.
-
-Query row `i` of `q_len` stands at position `k_len - q_len + i` (bottom-right alignment) and only ever reads keys at
-positions up to its own. `distance` is query position minus key position.
-"""
+"""`Lines`: slashes and verticals, the support of every pattern that depends on distances alone."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-LARGEST = 2**31 - 1
+from farspan.support.base import LARGEST, Support, check_lengths, check_start, same_tensor, slopes_of
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What attention over a support costs, counted and not measured.
-
-    `pairs` counts (query, key) pairs over all batch rows and heads. FLOPs count a multiply-add as two and leave out the
-    softmax. Bytes are the compulsory traffic: each tensor element that must be read or written moves once; keys that no
-    query reads do not move.
-    """
-
-    pairs: int
-    forward_flops: int
-    backward_flops: int
-    forward_bytes: int
-    backward_bytes: int
-
-
-class Lines:
+class Lines(Support):
     """Slashes (one distance for all queries) and verticals (one key for all queries).
 
     Args:
@@ -41,6 +20,7 @@ class Lines:
             integer tensor `[H, n]` or `[B, H, n]` padded with -1. Order does not matter, duplicates collapse, 0 is
             the query's own key, and a distance that reaches before the first key adds nothing.
         verticals: key positions >= 0, in the same three forms. A key that a slash reads already is not read twice.
+        alibi_slopes: one number per query head, or None: see `Support.alibi_slopes`.
 
     Raises:
         TypeError: a slash or vertical is not an integer.
@@ -51,19 +31,17 @@ class Lines:
         10
     """
 
-    __slots__ = ("batch", "heads", "slash_table", "slashes", "vertical_table", "verticals")
+    __slots__ = ("slash_table", "slashes", "vertical_table", "verticals")
 
     slashes: tuple[int, ...] | tuple[tuple[int, ...], ...] | Tensor
     verticals: tuple[int, ...] | tuple[tuple[int, ...], ...] | Tensor
     slash_table: Tensor
     """int32 `[1|B, 1|H, n]`: sorted, unique, padded at the end with -1."""
     vertical_table: Tensor
-    heads: int
-    """Number of heads with lines of their own; 1 when all heads share them."""
-    batch: int
-    """Number of batch rows with lines of their own; 1 when all rows share them."""
 
-    def __init__(self, slashes: Any, verticals: Any = ()) -> None:
+    def __init__(
+        self, slashes: Any, verticals: Any = (), *, alibi_slopes: Sequence[float] | Tensor | None = None
+    ) -> None:
         self.slashes, self.slash_table = _canonical(slashes, "slashes")
         self.verticals, self.vertical_table = _canonical(verticals, "verticals")
         for axis, name in ((0, "batch rows"), (1, "heads")):
@@ -79,14 +57,10 @@ class Lines:
             device = next(t.device for t in (self.slash_table, self.vertical_table) if t.device.type != "cpu")
             self.slash_table = self.slash_table.to(device)
             self.vertical_table = self.vertical_table.to(device)
+        self.alibi_slopes = slopes_of(alibi_slopes)
 
     def mask(self, q_len: int, k_len: int) -> Tensor:
-        """The pairs as booleans, causality included.
-
-        Returns `[q_len, k_len]` where all heads share the lines, `[H, q_len, k_len]` where they differ by head and
-        `[B, H, q_len, k_len]` where they differ by batch row.
-        """
-        _check_lengths(q_len, k_len)
+        check_lengths(q_len, k_len)
         device = self.slash_table.device
         position = torch.arange(k_len - q_len, k_len, device=device)[:, None]
         key = torch.arange(k_len, device=device)[None, :]
@@ -102,27 +76,13 @@ class Lines:
         return allowed[0, 0]
 
     def pairs(self, q_len: int, k_len: int, start: Tensor | None = None) -> int | Tensor:
-        """Number of (query, key) pairs of one head.
-
-        Args:
-            start: int `[B, q_len]`, the first key position each query may read, or None.
-
-        Returns an int, or an int64 tensor `[H]` / `[B, H]` where heads or batch rows differ (`[B, H]` with H = 1 for
-        shared lines if `start` is given). Runs in time linear in the number of lines, or in q_len with `start`.
-        """
-        _check_lengths(q_len, k_len)
+        check_lengths(q_len, k_len)
         if start is None:
             counts = [[_count(*lines, q_len, k_len) for lines in row] for row in self._lists()]
             if self.batch > 1:
                 return torch.tensor(counts)
             return torch.tensor(counts[0]) if self.heads > 1 else counts[0][0]
-        if not isinstance(start, Tensor) or start.dtype not in (torch.int32, torch.int64):
-            kind = start.dtype if isinstance(start, Tensor) else type(start).__name__
-            raise TypeError(f"start must be an int32 or int64 tensor, got {kind}")
-        if start.ndim != 2 or start.shape[1] != q_len:
-            raise ValueError(f"start must be [B, {q_len}], got {list(start.shape)}")
-        if self.batch > 1 and start.shape[0] not in (1, self.batch):
-            raise ValueError(f"start must have 1 or {self.batch} batch rows to fit the lines, got {start.shape[0]}")
+        check_start(start, q_len, self.batch)
         position = torch.arange(k_len - q_len, k_len, device=start.device)
         rows = self._lists()
         start = start.expand(max(start.shape[0], self.batch), -1)
@@ -138,69 +98,9 @@ class Lines:
                 out[b, h] += extra.sum()
         return out
 
-    def density(self, q_len: int, k_len: int) -> float:
-        """Pairs kept / causal pairs, averaged over heads and batch rows; 0 where there is no causal pair."""
-        causal = _causal_pairs(q_len, k_len)
-        kept = torch.as_tensor(self.pairs(q_len, k_len), dtype=torch.float64).mean().item()
-        return kept / causal if causal else 0.0
-
-    def cost(
-        self,
-        q_len: int,
-        k_len: int,
-        *,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        value_dim: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        batch: int = 1,
-    ) -> Cost:
-        """FLOPs and compulsory bytes of attention over this support, forward and backward (scores recomputed).
-
-        Forward is two products per pair (scores, values), backward five (scores again, the gradients of probabilities,
-        values, queries and keys).
-        """
-        for name, value in (
-            ("heads", heads),
-            ("kv_heads", kv_heads),
-            ("head_dim", head_dim),
-            ("batch", batch),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
-        if heads % kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
-        if self.heads not in (1, heads) or self.batch not in (1, batch):
-            raise ValueError(
-                f"heads and batch must fit the lines of {self.heads} heads and {self.batch} batch rows,"
-                f" got {heads} and {batch}"
-            )
-        value_dim = head_dim if value_dim is None else value_dim
-        if value_dim < 1:
-            raise ValueError(f"value_dim must be >= 1, got {value_dim}")
-        counted = torch.as_tensor(self.pairs(q_len, k_len))
-        pairs = int(counted.expand(batch, heads).sum())
-        rows = self._lists()
-        group = heads // kv_heads
-        keys = 0
-        for b in range(batch):
-            row = rows[b % len(rows)]
-            for g in range(kv_heads):
-                members = row if len(row) == 1 else row[g * group : (g + 1) * group]
-                keys += _keys_read(members, q_len, k_len)
-        size = dtype.itemsize
-        queries = batch * heads * q_len
-        # q and out (and their gradients) move once per query, k and v once per key read, lse is fp32 or wider.
-        elements = (queries + keys) * (head_dim + value_dim)
-        moved = size * elements + max(4, size) * queries
-        return Cost(
-            pairs=pairs,
-            forward_flops=2 * pairs * (head_dim + value_dim),
-            backward_flops=2 * pairs * (3 * head_dim + 2 * value_dim),
-            forward_bytes=moved,
-            backward_bytes=moved + size * elements,
-        )
+    def _keys_read(self, row: int, heads: range, q_len: int, k_len: int) -> int:
+        lines = self._lists()[row]
+        return _keys_read([lines[head] for head in heads], q_len, k_len)
 
     def _lists(self) -> list[list[tuple[list[int], list[int]]]]:
         """`[batch][heads]` of (slashes, verticals) as Python lists without padding."""
@@ -214,8 +114,10 @@ class Lines:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Lines):
             return NotImplemented
-        return torch.equal(self.slash_table, other.slash_table) and torch.equal(
-            self.vertical_table, other.vertical_table
+        return (
+            torch.equal(self.slash_table, other.slash_table)
+            and torch.equal(self.vertical_table, other.vertical_table)
+            and same_tensor(self.alibi_slopes, other.alibi_slopes)
         )
 
     def __hash__(self) -> int:
@@ -229,13 +131,8 @@ class Lines:
                 return f"tensor{list(value.shape)}"
             return repr(list(value)) if len(value) <= 24 else f"[{value[0]}, {value[1]}, ... {value[-1]}: {len(value)}]"
 
-        return f"Lines({show(self.slashes)}, verticals={show(self.verticals)})"
-
-
-def _check_lengths(q_len: int, k_len: int) -> None:
-    for name, value in (("q_len", q_len), ("k_len", k_len)):
-        if value < 0:
-            raise ValueError(f"{name} must be >= 0, got {value}")
+        slopes = "" if self.alibi_slopes is None else f", alibi_slopes=tensor{list(self.alibi_slopes.shape)}"
+        return f"Lines({show(self.slashes)}, verticals={show(self.verticals)}{slopes})"
 
 
 def _integer(value: Any, name: str) -> int:
@@ -305,11 +202,6 @@ def _membership(table: Tensor, size: int) -> Tensor:
     inside = (table >= 0) & (table < size)
     member.scatter_(2, table.long().masked_fill(~inside, size), True)
     return member[..., :size]
-
-
-def _causal_pairs(q_len: int, k_len: int) -> int:
-    rows = min(q_len, k_len)
-    return rows * k_len - rows * (rows - 1) // 2
 
 
 def _count(slashes: Sequence[int], verticals: Sequence[int], q_len: int, k_len: int) -> int:
