@@ -172,3 +172,20 @@ def kernel_only(q: Tensor, k: Tensor, v: Tensor, lines: Lines, backend: str) -> 
     arguments = (*arguments, out.data_ptr(), out.stride(), lse.data_ptr())
     call = load_core()[0].lines_forward
     return lambda: (call(*arguments), alive, out, lse)
+
+
+def kernel_only_backward(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lines: Lines, backend: str) -> Call:
+    """The backward likewise; `grad [B, H, Tq, Dv]` is that of the output."""
+    inputs = (q, k, v, lines.slash_table, lines.vertical_table, None, q.shape[-1] ** -0.5)
+    if backend == "torch":
+        lse = torch_lines.forward(*inputs)[1]
+        return lambda: torch_lines.backward(grad, None, q, k, v, lse, *inputs[3:])
+    arguments, alive = cpu_lines.arguments_of(*inputs)
+    grads = new_out(q, q.shape[3]), torch.empty_like(k), torch.empty_like(v)
+    to_q, to_k, to_v = grads
+    arguments = (
+        *(*arguments, grad.data_ptr(), grad.stride(), 0),
+        *(to_q.data_ptr(), to_q.stride(), to_k.data_ptr(), to_v.data_ptr()),
+    )
+    call = load_core()[0].lines_backward
+    return lambda: (call(*arguments), alive, grad, grads)

@@ -344,28 +344,31 @@ def strides(session: Session) -> None:
 
 
 def growth(session: Session) -> None:
-    """Time by length, beside the number of pairs."""
+    """Time by length, beside the number of pairs: whole calls, whose results the system must find memory for, and the
+    kernels into memory that is there."""
     rows = []
     for column in COLUMNS:
         entries: dict[str, Contender] = {}
         for length in session.sizes.growth:
-            function, tensors = session.ours(column.lines(length)), contenders.qkv(length, column.kv_heads)
-            entries[f"forward {length}"] = forward(function, tensors)
-            entries[f"training {length}"] = training(function, tensors, contenders.random_like(tensors[0]))
+            lines, tensors = column.lines(length), contenders.qkv(length, column.kv_heads)
+            grad = contenders.random_like(tensors[0])
+            entries[f"forward {length}"] = forward(session.ours(lines), tensors)
+            entries[f"training {length}"] = training(session.ours(lines), tensors, grad)
+            only = contenders.kernel_only(*tensors, lines, session.backend)
+            back = contenders.kernel_only_backward(*tensors, grad, lines, session.backend)
+            entries[f"kernel_forward {length}"] = without_gradients(only)
+            entries[f"kernel_backward {length}"] = without_gradients(back)
         turns = session.measure(f"growth, {column.name}", entries, 3)
         short, long = session.sizes.growth
         pairs = column.lines(long).pairs(long, long) / column.lines(short).pairs(short, short)
         row: dict[str, Any] = {"pattern": column.title, "length x": long / short, "pairs x": pairs}
-        for kind in ("forward", "training"):
+        for kind in ("forward", "training", "kernel_forward", "kernel_backward"):
             ratio = turns.ratio(f"{kind} {long}", f"{kind} {short}")
             session.figures[f"growth_{kind}/{column.name}"] = ratio
-            row |= {
-                f"{kind} T={short} ms": 1e3 * turns.median(f"{kind} {short}"),
-                f"{kind} T={long} ms": 1e3 * turns.median(f"{kind} {long}"),
-                f"{kind} x": ratio,
-            }
+            name = kind.replace("_", " ")
+            row |= {f"{name} T={long} ms": 1e3 * turns.median(f"{kind} {long}"), f"{name} x": ratio}
         rows.append(row)
-    session.table("growth", "Growth with length, one thread", rows)
+    session.table("growth", f"Growth with length, from T={session.sizes.growth[0]}, one thread", rows)
 
 
 def extra_memory(session: Session) -> None:
@@ -497,39 +500,40 @@ def counted(session: Session) -> None:
     if session.core is None:
         session.console.print("roofline: needs the C++ core to measure this machine's limits")
         return
-    length, rows = session.sizes.lengths[1], []
+    lengths, rows = (session.sizes.lengths[1], session.sizes.growth[1]), []
     peak, bandwidth = roofline.limits(session.core)
-    missing = [column for column in COLUMNS if f"forward_seconds/{column.name}/{length}" not in session.figures]
-    if missing:
+    for length in lengths:
         entries = {
             column.name: forward(session.ours(column.lines(length)), contenders.qkv(length, column.kv_heads))
-            for column in missing
+            for column in COLUMNS
+            if f"forward_seconds/{column.name}/{length}" not in session.figures
         }
-        turns = session.measure("roofline", entries, session.sizes.rounds[1])
-        session.figures |= {f"forward_seconds/{name}/{length}": seconds for name, seconds in turns.seconds().items()}
-    for column in COLUMNS:
-        count = roofline.count(column.lines(length), length, HEADS, column.kv_heads, HEAD_DIM)
-        limit = roofline.limit(count, peak, bandwidth)
-        seconds = session.figures[f"forward_seconds/{column.name}/{length}"]
-        rows.append(
-            {
-                "pattern": column.title,
-                "GFLOP": count.flops / 1e9,
-                "exp M": count.pairs / 1e6,
-                **{f"{level} MB": loads / 1e6 for level, loads in count.loads.items()},
-                "at peak ms": 1e3 * limit.at_peak,
-                "overlapped ms": 1e3 * limit.overlapped,
-                "serial ms": 1e3 * limit.serial,
-                "measured ms": 1e3 * seconds,
-                "of peak %": 100 * limit.at_peak / seconds,
-                "of serial %": 100 * limit.serial / seconds,
-            }
-        )
+        turns = session.measure(f"roofline, T = {length}", entries, 3) if entries else None
+        for column in COLUMNS:
+            count = roofline.count(column.lines(length), length, HEADS, column.kv_heads, HEAD_DIM)
+            limit = roofline.limit(count, peak, bandwidth)
+            key = f"forward_seconds/{column.name}/{length}"
+            seconds = session.figures[key] if turns is None else turns.median(column.name)
+            rows.append(
+                {
+                    "T": length,
+                    "pattern": column.title,
+                    "GFLOP": count.flops / 1e9,
+                    "exp M": count.pairs / 1e6,
+                    **{f"{level} MB": loads / 1e6 for level, loads in count.loads.items()},
+                    "at peak ms": 1e3 * limit.at_peak,
+                    "overlapped ms": 1e3 * limit.overlapped,
+                    "serial ms": 1e3 * limit.serial,
+                    "measured ms": 1e3 * seconds,
+                    "of peak %": 100 * limit.at_peak / seconds,
+                    "of serial %": 100 * limit.serial / seconds,
+                }
+            )
     words = ", ".join(f"{name} {value / 1e9:.0f}" for name, value in bandwidth.items())
     session.figures |= {"fma_peak": peak / 1e9} | {f"bandwidth/{n}": b / 1e9 for n, b in bandwidth.items()}
     session.table(
         "roofline",
-        f"Counted roofline of the forward, T = {length}, one core: {peak / 1e9:.1f} GFLOP/s; loads in GB/s: {words}",
+        f"Counted roofline of the forward, one core: {peak / 1e9:.1f} GFLOP/s; loads in GB/s: {words}",
         rows,
     )
 

@@ -104,7 +104,12 @@ def further(lengths: tuple[int, int, int], growth: tuple[int, int], memory: int,
             f"time at T = {growth[1]} over T = {growth[0]}, {kind} (three columns)",
             [Target(f"growth_{key}/{column.name}", 17.5, at_least=False) for column in COLUMNS],
         )
-        for kind, key in (("forward", "forward"), ("forward + backward", "training"))
+        for kind, key in (
+            ("forward", "forward"),
+            ("forward + backward", "training"),
+            ("kernel only, forward", "kernel_forward"),
+            ("kernel only, backward", "kernel_backward"),
+        )
     ]
     rows += [
         (
