@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -20,8 +18,7 @@ def distances(support: Support, length: int) -> Array:
     """
     at_least("length", length, 1)
     if isinstance(support, Lines):
-        found = support.slash_table.flatten().cpu().numpy().astype(np.int64)
-        return np.unique(found[(found >= 0) & (found < length)])
+        return union(slashes for slashes, _ in line_heads(support, length))
     assert isinstance(support, Blocks)
     rows, first = entry_corners(support, length)
     last_row = np.minimum(rows + support.block_q, length) - 1
@@ -55,7 +52,11 @@ def line_heads(support: Lines, length: int) -> list[tuple[Array, Array]]:
 
 def union(sets: Iterable[Array]) -> Array:
     """Distances that at least one layer reads: int64, sorted, unique."""
-    return functools.reduce(np.union1d, sets, np.zeros(0, np.int64))
+    sets = list(sets)
+    member = np.zeros(1 + max((int(numbers.max(initial=-1)) for numbers in sets), default=-1), bool)
+    for numbers in sets:
+        member[numbers] = True
+    return np.flatnonzero(member)
 
 
 def common_factor(numbers: Array) -> int:
@@ -64,7 +65,7 @@ def common_factor(numbers: Array) -> int:
     Above 1 a stack grids: however deep it is, it connects only multiples of this number. 1 is necessary for covering
     every distance but not sufficient (2 and 3 never add up to 1): `hops` has the exact answer.
     """
-    return math.gcd(*numbers.tolist())
+    return int(np.gcd.reduce(numbers, initial=0))
 
 
 def hdc_gaps(rates: Sequence[int]) -> list[int]:

@@ -70,17 +70,20 @@ def hops(numbers: Array, length: int) -> Array:
         return out
     runs = runs_of(steps)
     shifts = sum(2 * (last - first + 1).bit_length() for first, last in runs)
-    frontier, hop = np.zeros(1, np.int64), 0
-    while len(frontier):
+    frontier, hop, left = np.zeros(1, np.int64), 0, length - 1
+    while len(frontier) and left:
         hop += 1
         low, high = int(frontier[0]), int(min(frontier[-1] + steps[-1], length - 1))
-        if 8 * len(frontier) * len(steps) <= shifts * (high - low + 1):
-            found = (frontier[:, None] + steps).ravel()
+        # Picking single numbers out of an array costs about a hundred times as much as moving along it.
+        if 100 * len(frontier) * len(steps) <= shifts * (high - low + 1):
+            found = np.sort((frontier[:, None] + steps).ravel())
             found = found[found < length]
+            found = found[np.diff(found, prepend=-1) > 0]
         else:
             local = np.zeros(high - low + 1, bool)
-            local[frontier[frontier <= high] - low] = True
+            local[frontier - low] = True
             found = np.flatnonzero(spread(local, runs, np.logical_or, False)) + low
-        frontier = np.unique(found[out[found] == NEVER])
+        frontier = found[out[found] == NEVER]
         out[frontier] = hop
+        left -= len(frontier)
     return out

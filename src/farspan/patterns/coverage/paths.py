@@ -19,7 +19,7 @@ def path_counts(sets: Sequence[Array], length: int) -> Array:
     counts = np.zeros(length, dtype=object)
     counts[0] = 1
     for numbers in sets:
-        counts = spread(counts, runs_of(np.union1d(numbers, [0])), np.add, 0)
+        counts = spread(counts, runs_of(_with_zero(numbers)), np.add, 0)
     return counts
 
 
@@ -30,7 +30,7 @@ def log_path_counts(sets: Sequence[Array], length: int) -> Array:
     2**-53 per addition, at most the sum over layers of their keys. A stack whose counts could exceed float64 is summed
     in logarithms instead, with that error of the logarithm in place of the count.
     """
-    sets = [np.union1d(numbers[numbers < length], [0]) for numbers in sets]
+    sets = [_with_zero(numbers[numbers < length]) for numbers in sets]
     fits = sum(math.log2(len(numbers)) for numbers in sets) < 1000
     counts = np.zeros(length) if fits else np.full(length, -np.inf)
     counts[0] = 1.0 if fits else 0.0
@@ -41,3 +41,7 @@ def log_path_counts(sets: Sequence[Array], length: int) -> Array:
         return counts
     with np.errstate(divide="ignore"):
         return np.log(counts)
+
+
+def _with_zero(numbers: Array) -> Array:
+    return np.concatenate([[0], numbers[numbers > 0]])
