@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Column, Table
+
+from farspan.cli.common import AsJson, progress_bar
+from farspan.cli.patterns import pattern_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,14 +23,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 study_app = typer.Typer(no_args_is_help=True, help="Run a grid of matched models and report on it.")
-pattern_app = typer.Typer(no_args_is_help=True, help="Look at patterns.")
 eval_app = typer.Typer(no_args_is_help=True, help="Judge a trained model.")
 app.add_typer(study_app, name="study")
 app.add_typer(pattern_app, name="pattern")
 app.add_typer(eval_app, name="eval")
 
 Root = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 StudyName = Annotated[str, typer.Argument(help="A shipped study (mini, small, shift-copy, paper) or a TOML file.")]
 
 
@@ -206,7 +206,7 @@ def eval_perplexity(
 
     quiet()
     wanted = [_integer(part, "lengths") for part in lengths.split(",")]
-    with _bar("scoring", hidden=as_json) as progress:
+    with progress_bar("scoring", hidden=as_json) as progress:
         found = checkpoint_perplexity(
             model, wanted, corpus=text, tokens=tokens, train_length=train_length, progress=progress
         )
@@ -229,45 +229,6 @@ def eval_perplexity(
     Console().print(table)
 
 
-@pattern_app.command("show")
-def pattern_show(
-    pattern: Annotated[str, typer.Argument(help="sliding_window, fibonacci, powers or powers_grown.")] = "fibonacci",
-    window: Annotated[int, typer.Option(max=65_536, help="Nearest keys read, the query included.")] = 13,
-    rungs: Annotated[int | None, typer.Option(max=1000, help="Fibonacci numbers stretched.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="fixed, stagger or coprime.")] = None,
-    layers: Annotated[int, typer.Option(min=1)] = 16,
-    length: Annotated[int, typer.Option(min=2, max=65_536, help="Tokens.")] = 256,
-    out: Annotated[Path | None, typer.Option(help="Also draw it to this .png or .svg file.")] = None,
-) -> None:
-    """Draw the mask of a pattern and what each layer of its schedule reads.
-
-    Example: farspan pattern show fibonacci --window 13 --schedule stagger --length 256 --out stagger.png
-    """
-    from farspan.patterns import drawing, rules
-
-    if out is not None and (out.suffix.lower() not in (".png", ".svg") or out.is_dir()):
-        raise ValueError(f"out must be a .png or .svg file, got {out}")
-    rule: dict[str, Any] = {"pattern": pattern, "window": window} | ({} if rungs is None else {"rungs": rungs})
-    written = rules.over_depth(rule, layers, 1, schedule)
-    lines = [rules.build(one, length) for one in written]
-    console = Console()
-    counts = [one.pairs(length, length) for one in lines]
-    mean = sum(int(count) for count in counts) / len(counts)
-    density = sum(one.density(length, length) for one in lines) / len(lines)
-    console.print(
-        f"{pattern}, {length} tokens: {mean / length:.1f} keys per query, density {density:.1%}\n",
-        highlight=False,
-    )
-    console.print(drawing.mask_text(lines[0], length), highlight=False, markup=False)
-    console.print(f"\nlayer │ distances read, {min(counts) / length:.1f} to {max(counts) / length:.1f} keys per query")
-    console.print(drawing.schedule_text(lines, length), highlight=False, markup=False)
-    if out is not None:
-        drawing.picture(lines, length, f"{pattern}, window {window}" + (f", {schedule}" if schedule else "")).savefig(
-            out, dpi=160
-        )
-        console.print(f"{out}", soft_wrap=True)
-
-
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Say what this machine can run, and for what is missing, why and how to get it.
@@ -281,14 +242,6 @@ def doctor(as_json: AsJson = False) -> None:
         typer.echo(json.dumps(report.to_dict()))
     else:
         diagnosis.render(report)
-
-
-@contextmanager
-def _bar(description: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar driven by calls with (done, total)."""
-    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as progress:
-        task = progress.add_task(description, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _integer(text: str, name: str) -> int:

@@ -1,0 +1,93 @@
+"""Which distances a layer reads, and what follows from the numbers alone: unions, common factors, HDC's gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from farspan.patterns.arguments import at_least
+from farspan.patterns.coverage.sums import Array
+from farspan.support import Blocks, Lines, Support
+
+
+def distances(support: Support, length: int) -> Array:
+    """The distances that at least one query of `length` tokens reads in at least one head: int64, sorted, unique.
+
+    Verticals are left out: a key that everyone reads says nothing about the distances between other tokens.
+    """
+    at_least("length", length, 1)
+    if isinstance(support, Lines):
+        return union(slashes for slashes, _ in line_heads(support, length))
+    assert isinstance(support, Blocks)
+    rows, first = entry_corners(support, length)
+    last_row = np.minimum(rows + support.block_q, length) - 1
+    nearest = np.maximum(rows - np.minimum(first + support.block_k, length) + 1, 0)
+    # A block reads every distance between its nearest and its farthest pair.
+    edges = np.zeros(length + 1, np.int64)
+    np.add.at(edges, nearest, 1)
+    np.add.at(edges, last_row - first + 1, -1)
+    return np.flatnonzero(edges[:-1].cumsum() > 0)
+
+
+def entry_corners(support: Blocks, length: int) -> tuple[Array, Array]:
+    """First query row and first key of every entry that holds a causal pair, over all heads; int64 `[entries]`."""
+    support.check_rows(length)
+    index = support.index.cpu().numpy()
+    rows = np.broadcast_to(np.arange(index.shape[2], dtype=np.int64)[:, None] * support.block_q, index.shape)
+    first = index.astype(np.int64) * support.block_k
+    seen = (index >= 0) & (first < np.minimum(rows + support.block_q, length))
+    return rows[seen], first[seen]
+
+
+def line_heads(support: Lines, length: int) -> list[tuple[Array, Array]]:
+    """Slashes and verticals below `length` of every head (and batch row), int64."""
+    tables = (support.slash_table, support.vertical_table)
+    slashes, verticals = (t.expand(support.batch, support.heads, -1).flatten(0, 1).cpu().numpy() for t in tables)
+    return [
+        (s[(s >= 0) & (s < length)].astype(np.int64), v[(v >= 0) & (v < length)].astype(np.int64))
+        for s, v in zip(slashes, verticals, strict=True)
+    ]
+
+
+def union(sets: Iterable[Array]) -> Array:
+    """Distances that at least one layer reads: int64, sorted, unique."""
+    sets = list(sets)
+    member = np.zeros(1 + max((int(numbers.max(initial=-1)) for numbers in sets), default=-1), bool)
+    for numbers in sets:
+        member[numbers] = True
+    return np.flatnonzero(member)
+
+
+def common_factor(numbers: Array) -> int:
+    """Greatest common divisor of the distances; 0 where there is none but 0.
+
+    Above 1 a stack grids: however deep it is, it connects only multiples of this number. 1 is necessary for covering
+    every distance but not sufficient (2 and 3 never add up to 1): `hops` has the exact answer.
+    """
+    return int(np.gcd.reduce(numbers, initial=0))
+
+
+def hdc_gaps(rates: Sequence[int]) -> list[int]:
+    """The M_i of Hybrid Dilated Convolution: bounds on the gap between two keys read by layers i .. n together.
+
+    `M_n = r_n` and `M_i = max(M_{i+1} - 2 r_i, 2 r_i - M_{i+1}, r_i)` (arXiv 1702.08502, section 3.2). The paper asks
+    for `M_2 <= kernel size` and for rates without a common factor; together they are a rule of thumb, and the exact
+    test is `layers_needed` on the sets `0, r, 2 r, .. (K - 1) r`.
+
+    Returns `[M_1, ..., M_n]`.
+
+    Raises:
+        TypeError, ValueError: there is no rate, or one is not an integer >= 1.
+
+    Example:
+        >>> hdc_gaps([1, 2, 9])
+        [5, 5, 9]
+    """
+    if not len(rates):
+        raise ValueError("rates must be at least one integer >= 1, got none")
+    rates = [at_least("rates", rate, 1) for rate in rates]
+    gaps = [rates[-1]]
+    for rate in reversed(rates[:-1]):
+        gaps.append(max(gaps[-1] - 2 * rate, 2 * rate - gaps[-1], rate))
+    return gaps[::-1]
