@@ -139,7 +139,7 @@ def test_powers_grown_reads_farther_in_a_longer_text():
     """The paper's control is rebuilt at every length; up to the training length it stays as it was trained."""
     (attention,) = tiny(RULES["powers grown"]).attentions
     expected = {1: 16, 20: 16, TRAINED: 16, TRAINED + 1: 32, 64: 32, 65: 64, 1000: 512}
-    assert {length: max(attention.lines(length).slashes) for length in expected} == expected
+    assert {length: max(attention.support(length, length).slashes) for length in expected} == expected
 
 
 @EVERY_RULE

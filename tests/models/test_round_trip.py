@@ -129,8 +129,8 @@ def test_frozen_is_the_model_with_those_integer_patterns():
     alphas = [0.5 + 1 / (1 + math.exp(-0.6)), 0.8 + 0.7 / (1 + math.exp(0.2))]
     assert frozen.config.rules[1] == {"pattern": "dense"}
     assert [frozen.config.rules[layer]["alpha"] for layer in (0, 2)] == pytest.approx(alphas, rel=1e-6)
-    assert frozen.attentions[0].lines(50) == patterns.fibonacci(3, alphas[0])
-    assert frozen.attentions[2].lines(50) == patterns.fibonacci(3, alphas[1], rungs=5)
+    assert frozen.attentions[0].support(50, 50) == patterns.fibonacci(3, alphas[0])
+    assert frozen.attentions[2].support(50, 50) == patterns.fibonacci(3, alphas[1], rungs=5)
     assert not any("theta" in name for name in frozen.state_dict())
     built = tiny({"pattern": "fibonacci", "window": 3, "alpha": alphas[0]}, RULES["dense"], frozen.config.rules[2])
     built.load_state_dict(frozen.state_dict())
@@ -212,7 +212,7 @@ def test_two_models_of_one_config_do_not_share_their_patterns():
     config = FarspanConfig(**SHAPE, num_hidden_layers=1, rules=[RULES["fibonacci"]])
     one, two = FarspanForCausalLM(config), FarspanForCausalLM(config)
     one(IDS), two(IDS)
-    assert one.attentions[0]._lines is not two.attentions[0]._lines
+    assert one.attentions[0]._supports is not two.attentions[0]._supports
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flash_attention_2", "flex_attention", "nonsense"])
