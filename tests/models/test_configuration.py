@@ -113,7 +113,7 @@ REFUSED = {
     ),
     "unknown argument": (
         [{"pattern": "fibonacci", "window": 3, "width": 5}] * 2,
-        r"rules\[0\]: a fibonacci rule takes alpha, rungs, window, got width",
+        r"rules\[0\]: a fibonacci rule takes alpha, rungs, sinks, window, got width",
     ),
     "missing argument": ([{"pattern": "fibonacci"}] * 2, r"rules\[0\]: a fibonacci rule needs window"),
     "alpha": ([{"pattern": "powers", "window": 3, "alpha": 0}] * 2, r"rules\[0\]: alpha must be .* got 0"),
@@ -132,7 +132,7 @@ REFUSED = {
     ),
     "lines of another number of heads": (
         [{"pattern": "lines", "slashes": [[0], [1], [2]]}] * 2,
-        r"rules\[0\]: a rule with lines per head needs 8 of them, one a head, got 3",
+        r"rules\[0\]: a rule with keys per head must have 8 heads, as the model, got 3",
     ),
     "words for rules": (["dense"] * 2, "rules"),
     "one rule for all": ({"pattern": "dense"}, "rules"),
