@@ -6,16 +6,39 @@ A rule is a plain dictionary, `{"pattern": "fibonacci", "window": 13, "alpha": 0
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from farspan.patterns import schedules
+from farspan.patterns.arguments import one_of
 from farspan.patterns.card import Card
+from farspan.patterns.dilateformer import CARD as DILATEFORMER
+from farspan.patterns.dilateformer import dilateformer
 from farspan.patterns.fibonacci import CARD as FIBONACCI
 from farspan.patterns.fibonacci import fibonacci
+from farspan.patterns.fibonacci_blocks import CARD as FIBONACCI_BLOCKS
+from farspan.patterns.fibonacci_blocks import fibonacci_blocks
+from farspan.patterns.fibottention import CARD as FIBOTTENTION
+from farspan.patterns.fibottention import fibottention
+from farspan.patterns.hdc import CARD as HDC
+from farspan.patterns.hdc import hdc
+from farspan.patterns.log_sparse import CARD as LOG_SPARSE
+from farspan.patterns.log_sparse import log_sparse
+from farspan.patterns.longformer import CARD as LONGFORMER
+from farspan.patterns.longformer import longformer, longformer_depth
+from farspan.patterns.mswa import CARD as MSWA
+from farspan.patterns.mswa import mswa
+from farspan.patterns.partial_power import CARD as PARTIAL_POWER
+from farspan.patterns.partial_power import partial_power
 from farspan.patterns.powers import CARD as POWERS
 from farspan.patterns.powers import powers, powers_grown
+from farspan.patterns.sparse_strided import CARD as SPARSE_STRIDED
+from farspan.patterns.sparse_strided import sparse_strided
+from farspan.patterns.streaming_llm import CARD as STREAMING_LLM
+from farspan.patterns.streaming_llm import streaming_llm
+from farspan.patterns.wavenet import CARD as WAVENET
+from farspan.patterns.wavenet import wavenet
 from farspan.patterns.window import CARD as WINDOW
 from farspan.patterns.window import sliding_window
 from farspan.support import Lines, Support
@@ -41,6 +64,18 @@ PATTERNS: dict[str, Family] = {
     "fibonacci": Family(fibonacci, FIBONACCI),
     "powers": Family(powers, POWERS),
     "powers_grown": Family(powers_grown, POWERS, grows=True),
+    "fibonacci_blocks": Family(fibonacci_blocks, FIBONACCI_BLOCKS),
+    "log_sparse": Family(log_sparse, LOG_SPARSE),
+    "sparse_strided": Family(sparse_strided, SPARSE_STRIDED),
+    "longformer": Family(longformer, LONGFORMER),
+    "longformer_depth": Family(longformer_depth, LONGFORMER),
+    "mswa": Family(mswa, MSWA),
+    "fibottention": Family(fibottention, FIBOTTENTION),
+    "wavenet": Family(wavenet, WAVENET),
+    "hdc": Family(hdc, HDC),
+    "dilateformer": Family(dilateformer, DILATEFORMER),
+    "streaming_llm": Family(streaming_llm, STREAMING_LLM),
+    "partial_power": Family(partial_power, PARTIAL_POWER),
     "lines": Family(
         Lines,
         Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user"),
@@ -50,6 +85,12 @@ SCHEDULES: dict[str, Callable[..., list[float]]] = {
     "fixed": schedules.fixed,
     "stagger": schedules.stagger,
     "coprime": schedules.coprime,
+    "descending": schedules.descending,
+    "shuffled": schedules.shuffled,
+}
+HEAD_SCHEDULES: dict[str, Callable[..., list[list[float]]]] = {
+    "stagger_heads": schedules.stagger_heads,
+    "coprime_heads": schedules.coprime_heads,
 }
 
 
@@ -87,7 +128,7 @@ def over_depth(
     """One rule per layer, bottom to top.
 
     What a pattern wants to know of its place (`layer`, `layers`, `heads`) is filled in. `schedule` names what gives
-    each layer its alpha, with `bounds` as its further arguments, such as low and high.
+    each layer its alpha, or each of its heads one, with `bounds` as its further arguments: low, high and seed.
 
     Raises:
         ValueError: the schedule is unknown, or the rule has an alpha of its own or takes none.
@@ -99,13 +140,16 @@ def over_depth(
         if bounds:
             raise ValueError(f"{', '.join(bounds)} belong to a schedule, got none")
         return rules
-    if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    one_of("schedule", schedule, (*SCHEDULES, *HEAD_SCHEDULES))
     if "alpha" in rule:
         raise ValueError(f"a scheduled rule must leave alpha to the schedule, got alpha = {rule['alpha']}")
     if "alpha" not in known:
         raise ValueError(f"a {rule['pattern']} rule has no alpha that a schedule could set")
-    alphas = SCHEDULES[schedule](layers, **bounds)
+    alphas: Sequence[float | list[float]]
+    if schedule in HEAD_SCHEDULES:
+        alphas = HEAD_SCHEDULES[schedule](layers, heads, **bounds)
+    else:
+        alphas = SCHEDULES[schedule](layers, **bounds)
     return [{**one, "alpha": alpha} for one, alpha in zip(rules, alphas, strict=True)]
 
 
