@@ -132,8 +132,14 @@ def study_report(study: StudyName, runs: Root = Path("runs")) -> None:
 def train(
     name: Annotated[str, typer.Argument(help="Name of the run; its folder is RUNS/NAME.")],
     pattern: Annotated[
-        str, typer.Option(help="dense, sliding_window, fibonacci, powers, powers_grown, learned_spacing.")
-    ] = ("fibonacci"),
+        str | None,
+        typer.Option(
+            help="dense, sliding_window, fibonacci, powers, powers_grown, learned_spacing. Default fibonacci."
+        ),
+    ] = None,
+    schedule_file: Annotated[
+        Path | None, typer.Option(help="The rules of all layers, from `farspan pattern design --out`.")
+    ] = None,
     window: Annotated[int | None, typer.Option(help="Nearest keys read, the query included. Default 13.")] = None,
     rungs: Annotated[int | None, typer.Option(help="Fibonacci numbers stretched. Default 15.")] = None,
     schedule: Annotated[
@@ -158,6 +164,27 @@ def train(
     from farspan.studies.runner import run_study
     from farspan.studies.single import single
 
+    if schedule_file is None:
+        rule = _rule(pattern or "fibonacci", window, rungs, schedule)
+    else:
+        others = {"pattern": pattern, "window": window, "rungs": rungs, "schedule": schedule}
+        if given := [other for other, value in others.items() if value is not None]:
+            raise ValueError(f"--schedule-file holds the rules of all layers, so it goes without --{given[0]}")
+        rule = {"file": str(schedule_file)}
+    study = single(name, rule, seed, settings or [])
+    with _resumable():
+        state = run_study(study, runs, retry_failed=True)[0]
+    if state.state != "finished":
+        raise ValueError(f"{state.cell.id} has no result ({state.state}): {state.detail}")
+    result = json.loads((state.folder / "result.json").read_text())
+    table = Table("length", *(f"perplexity, {protocol}" for protocol in result["perplexity"]))
+    for length in next(iter(result["perplexity"].values())):
+        table.add_row(length, *(f"{lengths[length]['ppl']:.2f}" for lengths in result["perplexity"].values()))
+    Console().print(table)
+    Console().print(f"{state.folder / 'model'}", soft_wrap=True)
+
+
+def _rule(pattern: str, window: int | None, rungs: int | None, schedule: str | None) -> dict[str, Any]:
     rule: dict[str, Any] = {"pattern": pattern}
     if window is not None or pattern in (
         "fibonacci",
@@ -171,17 +198,7 @@ def train(
         rule["rungs"] = rungs
     if schedule is not None or pattern == "fibonacci":
         rule["schedule"] = schedule or "stagger"
-    study = single(name, rule, seed, settings or [])
-    with _resumable():
-        state = run_study(study, runs, retry_failed=True)[0]
-    if state.state != "finished":
-        raise ValueError(f"{state.cell.id} has no result ({state.state}): {state.detail}")
-    result = json.loads((state.folder / "result.json").read_text())
-    table = Table("length", *(f"perplexity, {protocol}" for protocol in result["perplexity"]))
-    for length in next(iter(result["perplexity"].values())):
-        table.add_row(length, *(f"{lengths[length]['ppl']:.2f}" for lengths in result["perplexity"].values()))
-    Console().print(table)
-    Console().print(f"{state.folder / 'model'}", soft_wrap=True)
+    return rule
 
 
 @eval_app.command("perplexity")

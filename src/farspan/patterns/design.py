@@ -46,7 +46,9 @@ class Design:
 
     def rules(self) -> list[dict[str, Any]]:
         """One rule per layer, bottom to top, as configs and study files hold them."""
-        return [{"pattern": "lines", "slashes": list(layer)} for layer in self.distances]
+        if self.tile == 1:
+            return [{"pattern": "lines", "slashes": list(layer)} for layer in self.distances]
+        return [{"pattern": "block_lines", "distances": list(layer), "block": self.tile} for layer in self.distances]
 
 
 def design(
