@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,6 +127,35 @@ def study_report(study: StudyName, runs: Root = Path("runs")) -> None:
     name = Path(study).stem if study.endswith(".toml") else study
     paths = build(runs / name)
     Console().print(f"{paths.html}", soft_wrap=True)
+
+
+@study_app.command("correlation")
+def study_correlation(study: StudyName, runs: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """Rank correlation of a study's shift-copy accuracy with hops and path counts of its patterns. Starts nothing.
+
+    Example: farspan study correlation shift-copy
+    """
+    from farspan.studies.report.prediction import predictions
+    from farspan.studies.report.results import read_study
+    from farspan.studies.report.rows import probe_rows
+
+    name = Path(study).stem if study.endswith(".toml") else study
+    found = predictions(probe_rows(read_study(runs / name), "shift-copy"))
+    if not found:
+        raise ValueError(f"{name} has no finished shift-copy cell with a static pattern")
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found]))
+        return
+    table = Table("accuracy at a distance goes with", "cells", "Spearman's rho", "95 % interval")
+    for one in found:
+        known = one.rho is not None and one.low is not None and one.high is not None
+        table.add_row(
+            one.name,
+            f"{one.cells}",
+            f"{one.rho:+.2f}" if known else "",
+            f"{one.low:+.2f} to {one.high:+.2f}" if known else "all equal",
+        )
+    Console().print(table)
 
 
 @app.command()

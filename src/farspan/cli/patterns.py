@@ -108,15 +108,24 @@ def pattern_design(
         typer.echo(json.dumps(shown | {"file": None if out is None else str(out)}))
         return
     console = Console()
+    unequal = [row.name for row in rows if abs(row.pairs - rows[0].pairs) >= 1]
     unit = "key" if tiles is None else f"tile of {tiles}"
     table = Table(
-        Column("schedule", no_wrap=True), "window", "pairs", "read directly", "most hops", "mean hops", "coverage", "paths", highlight=False
+        Column("schedule", no_wrap=True),
+        "window",
+        "pairs",
+        "read directly",
+        "most hops",
+        "mean hops",
+        "coverage",
+        "paths",
+        highlight=False,
     )
     for row in rows:
         table.add_row(
             row.name,
             f"{row.window}",
-            f"{row.pairs:.2f}" + ("" if abs(row.pairs - rows[0].pairs) < 1 else ", not equal"),
+            f"{row.pairs:.2f}" + ("" if row.name not in unequal else " *"),
             f"{row.read:,}",
             "some never" if row.largest_hops is None else f"{row.largest_hops}",
             f"{row.mean_hops:.3f}",
@@ -129,5 +138,7 @@ def pattern_design(
         f"({found.method}). Paths are log10 of their number to the worst distance, the mean over octaves.",
         highlight=False,
     )
+    if unequal:
+        console.print("* Not at equal pairs: no window brings this schedule's pairs to those of the design.")
     if out is not None:
         console.print(f"{out}", soft_wrap=True)

@@ -11,7 +11,9 @@ from farspan.patterns.arguments import at_least
 from farspan.patterns.card import Card
 from farspan.support import Blocks
 
-CARD = Card("both", "block", "fixed", "fixed", "all heads", False, "farspan; what `farspan pattern design --tiles` finds")
+CARD = Card(
+    "both", "block", "fixed", "fixed", "all heads", False, "farspan; what `farspan pattern design --tiles` finds"
+)
 
 
 def block_lines(distances: Sequence[int], block: int, length: int, queries: int | None = None) -> Blocks:

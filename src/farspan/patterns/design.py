@@ -149,14 +149,14 @@ class _Search:
             yield [self._filled({round(alpha * f) for f in base}) for alpha in alphas]
 
     def _filled(self, wanted: set[int]) -> Rungs:
-        """Those of `wanted` beyond the window, thinned or filled up to the budget where it keeps the ladder most even."""
+        """Those of `wanted` beyond the window, thinned or filled up to the budget so that the ladder stays even."""
         rungs = sorted(d for d in wanted if self.window <= d <= self.reach)
         while len(rungs) > self.rungs:
             ends = [self.window - 1, *rungs, self.reach + 1]
             rungs.pop(min(range(len(rungs)), key=lambda i: ends[i + 2] / max(ends[i], 1)))
         while len(rungs) < self.rungs:
             ends = [self.window - 1, *rungs, self.reach + 1]
-            gaps = [(high / max(low, 1), low, high) for low, high in zip(ends, ends[1:], strict=False) if high > low + 1]
+            gaps = [(high / max(low, 1), low, high) for low, high in itertools.pairwise(ends) if high > low + 1]
             _, low, high = max(gaps)
             rungs = sorted([*rungs, min(max(round(math.sqrt(max(low, 1) * high)), low + 1), high - 1)])
         return tuple(rungs)
@@ -185,7 +185,7 @@ class _Search:
         random = np.random.default_rng(seed)
         found, now = list(found), self.score(found)
         best, top = list(found), now
-        losses = []
+        losses: list[float] = []
         for done in range(0, steps, _VISIT):
             layer = int(random.integers(self.layers))
             score_with = self._given(found[:layer] + found[layer + 1 :])

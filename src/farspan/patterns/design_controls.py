@@ -43,16 +43,17 @@ def compared(design: Design) -> list[Measures]:
         ("powers stagger", powers, schedules.stagger(layers)),
     ):
         stretched = [{round(alpha * f / design.tile) for f in base} for alpha in alphas]
-        windows = range(1, design.reach + 2)
         tried: list[tuple[float, int, Schedule]] = []
-        for window in windows:
-            schedule = [sorted({*range(window), *(r for r in rungs if r <= design.reach)}) for rungs in stretched]
+        for window in range(1, design.reach + 2):
+            schedule: Schedule = [
+                sorted({*range(window), *(r for r in rungs if r <= design.reach)}) for rungs in stretched
+            ]
             pairs = mean_pairs(schedule, design.reach)
             tried.append((abs(pairs - target), window, schedule))
             if pairs >= target:
                 break
-        _, window, schedule = min(tried, key=lambda one: one[:2])
-        rows.append(_measures(name, window, schedule, design))
+        _, window, nearest = min(tried, key=lambda one: one[:2])
+        rows.append(_measures(name, window, nearest, design))
     return rows
 
 

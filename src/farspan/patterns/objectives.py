@@ -6,6 +6,7 @@ sum; its hops are the layers that moved. Both count the whole depth, so the orde
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -98,7 +99,7 @@ def coverage(layers: Schedule, window: int, reach: int) -> float:
 def octaves(window: int, reach: int) -> list[tuple[int, int]]:
     """The distances window .. reach cut at the powers of two, as (first, one past the last)."""
     cuts = [window, *(2**e for e in range(reach.bit_length()) if window < 2**e <= reach), reach + 1]
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(itertools.pairwise(cuts))
 
 
 def log_paths(layers: Schedule) -> float:
