@@ -30,7 +30,7 @@ def test_json_is_for_a_program(tmp_path: Path) -> None:
     shown = json.loads(result.stdout)
     assert shown["method"] == "exact"
     assert {rule["pattern"] for rule in shown["rules"]} == {"block_lines"}
-    assert [row["name"] for row in shown["compared"]][0] == "designed"
+    assert shown["compared"][0]["name"] == "designed"
 
 
 def test_controls_that_cannot_be_as_cheap_are_marked() -> None:
