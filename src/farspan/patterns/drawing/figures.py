@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from farspan.patterns.coverage import Analysis, distances
 from farspan.patterns.drawing.axes import by_column, columns, stack_map, ticks
 from farspan.support import Support
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Of Okabe and Ito: told apart by people who do not see all colours."""
 _DASHES = ("-", "--", ":", "-.")
 _TITLE, _LABEL = 10, 9
 _BINS = 240
+_TILES = 256
+"""Across a mask: few enough that each is more than a pixel, so that no line is lost."""
 
 
 def picture(stack: Sequence[Support], length: int, title: str = "") -> Figure:
@@ -58,9 +59,8 @@ def comparison(stacks: Mapping[str, Sequence[Support]], found: Mapping[str, Anal
     across = min(len(stacks), 4)
     bands = -(-len(stacks) // across)
     width = max(3.1 * across, 7.6)
-    figure = Figure(figsize=(width, 5.6 * bands + 3.4), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
-    parts = figure.subfigures(bands + 1, 1, height_ratios=[*[5.6] * bands, 3.4])
+    figure = Figure(figsize=(width, 5.6 * bands + 3.4), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+    parts = np.atleast_1d(figure.subfigures(bands + 1, 1, height_ratios=[*[5.6] * bands, 3.4]))
     names = list(stacks)
     for band in range(bands):
         here = names[band * across : (band + 1) * across]
@@ -103,8 +103,8 @@ def comparison(stacks: Mapping[str, Sequence[Support]], found: Mapping[str, Anal
 
 
 def _mask(axis: Axes, stack: Sequence[Support], length: int) -> None:
-    side = -(-length // 512)
-    shares = stack_map(stack, length, 512)
+    side = -(-length // _TILES)
+    shares = stack_map(stack, length, _TILES)
     # The root lifts what a single layer or head reads out of the white.
     axis.imshow(
         np.sqrt(shares), cmap="Greys", vmin=0, vmax=1, extent=(0, length, length, 0), interpolation="nearest", aspect=1
