@@ -12,6 +12,8 @@ from typing import Any
 
 from farspan.patterns import schedules
 from farspan.patterns.arguments import one_of
+from farspan.patterns.block_lines import CARD as BLOCK_LINES
+from farspan.patterns.block_lines import block_lines
 from farspan.patterns.card import Card
 from farspan.patterns.dilateformer import CARD as DILATEFORMER
 from farspan.patterns.dilateformer import dilateformer
@@ -76,6 +78,7 @@ PATTERNS: dict[str, Family] = {
     "dilateformer": Family(dilateformer, DILATEFORMER),
     "streaming_llm": Family(streaming_llm, STREAMING_LLM),
     "partial_power": Family(partial_power, PARTIAL_POWER),
+    "block_lines": Family(block_lines, BLOCK_LINES),
     "lines": Family(
         Lines,
         Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user"),

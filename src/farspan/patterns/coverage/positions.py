@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from farspan.patterns.arguments import at_least
-from farspan.patterns.coverage.distances import entry_corners
+from farspan.patterns.coverage.distances import entry_corners, queries_at
 from farspan.patterns.coverage.hops import NEVER
 from farspan.patterns.coverage.sums import Array
 from farspan.support import Blocks, Lines, Support
@@ -49,7 +49,11 @@ def reach_by_position(stack: Sequence[Support], length: int) -> PositionReach:
     needed = np.full(length, NEVER, np.uint32)
     needed[0] = 0
     connected: list[float] = []
+    causal = length * (length + 1) // 2
     for layer, support in enumerate(stack, 1):
+        if connected and connected[-1] == 1.0:
+            connected.append(1.0)
+            continue
         mask = _shared(support).mask(length, length).cpu().numpy()
         grown = bits.copy()
         for query in range(length):
@@ -57,7 +61,7 @@ def reach_by_position(stack: Sequence[Support], length: int) -> PositionReach:
         bits = grown
         everywhere, pairs = _by_distance(bits, length)
         needed[everywhere & (needed == NEVER)] = layer
-        connected.append(pairs / (length * (length + 1) // 2))
+        connected.append(pairs / causal)
     return PositionReach(needed, tuple(connected))
 
 
@@ -78,15 +82,7 @@ def unread_neighbours(stack: Sequence[Support], length: int) -> Array:
             read[verticals[(verticals >= 0) & (verticals < length - 1)] + 1] = True
             continue
         assert isinstance(support, Blocks)
-        rows, first = entry_corners(support, length)
-        # The queries t of an entry whose neighbour t - 1 is among its keys.
-        low = np.maximum(rows, first + 1)
-        high = np.minimum(np.minimum(rows + support.block_q, first + support.block_k + 1), length)
-        some = high > low
-        edges = np.zeros(length + 1, np.int64)
-        np.add.at(edges, low[some], 1)
-        np.add.at(edges, high[some], -1)
-        read |= edges[:-1].cumsum() > 0
+        read |= queries_at(1, support, *entry_corners(support, length), length)
     return np.flatnonzero(~read)
 
 
