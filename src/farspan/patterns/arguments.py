@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -26,3 +27,44 @@ def positive(name: str, value: Any) -> float:
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
     return number
+
+
+def positives(name: str, value: Any) -> list[float]:
+    """`value` as one finite float > 0, or as one for each head, or an error that names the argument."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return [positive(name, value)]
+    if not value:
+        raise ValueError(f"{name} must be a number > 0 or one for each head, got {value!r}")
+    return [positive(name, number) for number in value]
+
+
+def all_at_least(name: str, value: Any, smallest: int) -> list[int]:
+    """`value` as a non-empty list of integers >= `smallest`, or an error that names the argument."""
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise TypeError(f"{name} must be a list of integers >= {smallest}, got {value!r}")
+    numbers = [at_least(name, number, smallest) for number in value]
+    if not numbers:
+        raise ValueError(f"{name} must be a list of at least one integer, got {value!r}")
+    return numbers
+
+
+def one_of(name: str, value: Any, options: Sequence[str]) -> str:
+    """`value`, which is one of `options`, or an error that names the argument."""
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(options)}, got {value!r}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` as a boolean, or an error that names the argument."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def layer_below(layer: Any, layers: Any) -> tuple[int, int]:
+    """A layer and the number of layers, or an error unless the layer is one of them."""
+    layer, layers = at_least("layer", layer, 0), at_least("layers", layers, 1)
+    if layer >= layers:
+        raise ValueError(f"layer must be below layers = {layers}, got {layer}")
+    return layer, layers

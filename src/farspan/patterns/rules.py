@@ -11,11 +11,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from farspan.patterns import schedules
+from farspan.patterns.bigbird import CARD as BIGBIRD
+from farspan.patterns.bigbird import bigbird
+from farspan.patterns.block_local import CARD as BLOCK_LOCAL
+from farspan.patterns.block_local import block_local
 from farspan.patterns.card import Card
+from farspan.patterns.elastic import CARD as ELASTIC
+from farspan.patterns.elastic import elastic
 from farspan.patterns.fibonacci import CARD as FIBONACCI
 from farspan.patterns.fibonacci import fibonacci
+from farspan.patterns.longnet import CARD as LONGNET
+from farspan.patterns.longnet import longnet
+from farspan.patterns.power_attention import CARD as POWER_ATTENTION
+from farspan.patterns.power_attention import power_attention
 from farspan.patterns.powers import CARD as POWERS
 from farspan.patterns.powers import powers, powers_grown
+from farspan.patterns.random import CARD as RANDOM
+from farspan.patterns.random import random
+from farspan.patterns.s2_attention import CARD as S2_ATTENTION
+from farspan.patterns.s2_attention import s2_attention
+from farspan.patterns.sparse_fixed import CARD as SPARSE_FIXED
+from farspan.patterns.sparse_fixed import sparse_fixed
 from farspan.patterns.window import CARD as WINDOW
 from farspan.patterns.window import sliding_window
 from farspan.support import Lines, Support
@@ -41,6 +57,14 @@ PATTERNS: dict[str, Family] = {
     "fibonacci": Family(fibonacci, FIBONACCI),
     "powers": Family(powers, POWERS),
     "powers_grown": Family(powers_grown, POWERS, grows=True),
+    "sparse_fixed": Family(sparse_fixed, SPARSE_FIXED),
+    "bigbird": Family(bigbird, BIGBIRD),
+    "longnet": Family(longnet, LONGNET),
+    "power_attention": Family(power_attention, POWER_ATTENTION),
+    "s2_attention": Family(s2_attention, S2_ATTENTION),
+    "elastic": Family(elastic, ELASTIC),
+    "block_local": Family(block_local, BLOCK_LOCAL),
+    "random": Family(random, RANDOM),
     "lines": Family(
         Lines,
         Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user"),
