@@ -199,7 +199,9 @@ def test_tiles_are_those_of_the_mask(case, tile):
     support, length = case
     count = -(-length // tile)
     mask = np.pad(masks(support, length), [(0, 0), *[(0, count * tile - length)] * 2])
-    touched = mask.reshape(-1, count, tile, count, tile).any((2, 4)).sum((1, 2)).mean()
+    tiles = mask.reshape(-1, count, tile, count, tile).any((2, 4))
+    touched = tiles.sum((1, 2)).mean()
+    assert coverage.tile_map(support, length, tile) == pytest.approx(tiles.mean(0))
     assert coverage.touched_tiles(support, length, tile) == pytest.approx(touched / (count * (count + 1) / 2))
 
 
@@ -248,6 +250,29 @@ def test_what_is_held_is_what_later_queries_read(case, kv_heads):
     read = [group.any(0) for group in np.array_split(mask, kv_heads)]
     held = [sum(head[t + 1 :, : t + 1].any(0).sum() for head in read) for t in range(length)]
     assert coverage.kv_held(support, length, kv_heads) == pytest.approx(max(held) / kv_heads)
+
+
+@given(stacks())
+def test_paths_by_position_are_a_product_of_masks(case):
+    stack, length = case
+    counts = np.eye(length, dtype=object)
+    for support in stack:
+        counts = (masks(support, length).any(0) | np.eye(length, dtype=bool)).astype(object) @ counts
+    means = [sum(counts.diagonal(-d)) / (length - d) for d in range(length)]
+    expected = [math.log(mean) if mean else -math.inf for mean in means]
+    assert coverage.log_paths_by_position(stack, length) == pytest.approx(expected)
+
+
+@given(st.lists(lines(verticals=False), min_size=1, max_size=3), st.integers(1, 40))
+def test_paths_by_position_and_by_distance_agree_where_both_apply(stack, length):
+    by_distance = coverage.log_path_counts([coverage.distances(support, length) for support in stack], length)
+    assert coverage.log_paths_by_position(stack, length) == pytest.approx(by_distance)
+
+
+def test_paths_by_position_do_not_overflow():
+    dense = Lines(range(64))
+    found = coverage.log_paths_by_position([dense] * 400, 64)
+    assert found == pytest.approx([math.log(math.comb(d + 399, d)) for d in range(64)])
 
 
 # Boundaries

@@ -164,7 +164,7 @@ OTHERS = [
 def test_any_support_has_a_control_of_its_mean_pairs(pattern, heads, reach, family):
     target = torch.as_tensor(pattern.pairs(64, 64), dtype=torch.float64).mean().item()
     if target < patterns.powers(1).pairs(64, 64) and family == "powers":
-        with pytest.raises(ValueError, match="^no powers has 64 pairs at length 64"):
+        with pytest.raises(ValueError, match=r"^no powers has .* pairs at length 64"):
             match(pattern, "pairs", family, length=64)
         return
     found = match(pattern, "pairs", family, length=64)
@@ -198,7 +198,7 @@ def test_random_keys_keep_the_window_and_the_pairs(pattern, length, layer):
         (Lines([[0, 1, 2, 5], [0, 1]]), 2),
         (Lines([1, 2]), 0),
         (Lines(range(200)), 64),
-        (BLOCKS, 1),
+        (BLOCKS, 17),
         (Blocks(torch.tensor([[[[0, -1], [0, 1], [1, 2], [2, 3]]]]), 16, 16), 17),
     ],
     ids=["heads", "no self", "all", "hole", "blocks"],
