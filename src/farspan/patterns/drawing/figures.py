@@ -60,7 +60,7 @@ def comparison(stacks: Mapping[str, Sequence[Support]], found: Mapping[str, Anal
     bands = -(-len(stacks) // across)
     width = max(3.1 * across, 7.6)
     figure = Figure(figsize=(width, 5.6 * bands + 3.4), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-    parts = np.atleast_1d(figure.subfigures(bands + 1, 1, height_ratios=[*[5.6] * bands, 3.4]))
+    parts: Any = figure.subfigures(bands + 1, 1, height_ratios=[*[5.6] * bands, 3.4])
     names = list(stacks)
     for band in range(bands):
         here = names[band * across : (band + 1) * across]
