@@ -113,7 +113,7 @@ REFUSED = {
     ),
     "unknown argument": (
         [{"pattern": "fibonacci", "window": 3, "width": 5}] * 2,
-        r"rules\[0\]: a fibonacci rule takes alpha, rungs, window, got width",
+        r"rules\[0\]: a fibonacci rule takes alpha, rungs, sinks, window, got width",
     ),
     "missing argument": ([{"pattern": "fibonacci"}] * 2, r"rules\[0\]: a fibonacci rule needs window"),
     "alpha": ([{"pattern": "powers", "window": 3, "alpha": 0}] * 2, r"rules\[0\]: alpha must be .* got 0"),

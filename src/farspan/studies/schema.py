@@ -311,9 +311,9 @@ def _matched(
     length: int,
 ) -> list[dict[str, Any]]:
     target, by, family = rule.pop("match"), rule.pop("by", "pairs"), rule.pop("pattern", None)
-    if unknown := set(rule) - {"reach"}:
+    if unknown := set(rule) - {"reach", "seed"}:
         raise ValueError(
-            f"a matched rule takes match, by, pattern, schedule and reach, got {', '.join(sorted(unknown))}"
+            f"a matched rule takes match, by, pattern, schedule, reach and seed, got {', '.join(sorted(unknown))}"
         )
     if not isinstance(target, str) or target not in arms:
         raise ValueError(f"match must name another arm ({', '.join(arms)}), got {target!r}")
@@ -326,8 +326,8 @@ def _matched(
     alphas = [1.0] * model.layers if schedule is None else rules.SCHEDULES[schedule](model.layers, **bounds)
     others = _layer_rules(arms[target], arms, model, length)
     return [
-        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, **rule)
-        for other, alpha in zip(others, alphas, strict=True)
+        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, layer=layer, **rule)
+        for layer, (other, alpha) in enumerate(zip(others, alphas, strict=True))
     ]
 
 
