@@ -166,7 +166,7 @@ def kernel_only(q: Tensor, k: Tensor, v: Tensor, lines: Lines, backend: str) -> 
     """The forward without `attention` around it: for "cpu" one call of the C++ core into outputs that exist already."""
     inputs = (q, k, v, lines.slash_table, lines.vertical_table, None, q.shape[-1] ** -0.5)
     if backend == "torch":
-        return lambda: torch_lines.forward(*inputs)
+        return lambda: torch_lines.forward(*inputs[:5], None, *inputs[5:])
     arguments, alive = cpu_lines.arguments_of(*inputs)
     out, lse = new_out(q, v.shape[3]), new_lse(q)
     arguments = (*arguments, out.data_ptr(), out.stride(), lse.data_ptr())
@@ -178,8 +178,8 @@ def kernel_only_backward(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lines: L
     """The backward likewise; `grad [B, H, Tq, Dv]` is that of the output."""
     inputs = (q, k, v, lines.slash_table, lines.vertical_table, None, q.shape[-1] ** -0.5)
     if backend == "torch":
-        lse = torch_lines.forward(*inputs)[1]
-        return lambda: torch_lines.backward(grad, None, q, k, v, lse, *inputs[3:])
+        lse = torch_lines.forward(*inputs[:5], None, *inputs[5:])[1]
+        return lambda: torch_lines.backward(grad, None, q, k, v, lse, *inputs[3:5], None, *inputs[5:])
     arguments, alive = cpu_lines.arguments_of(*inputs)
     grads = new_out(q, q.shape[3]), torch.empty_like(k), torch.empty_like(v)
     to_q, to_k, to_v = grads

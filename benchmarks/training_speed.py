@@ -140,7 +140,7 @@ def main() -> None:
         raise SystemExit(f"{options.study} trains no language models")
     cells, neighbours, facts = chosen(options.study, options.arms), timing.Neighbours(), timing.machine()
     vocab_size = language.data.vocab_size
-    backend = backends.choose(None, torch.empty(0))
+    backend = backends.choose(None, torch.empty(0), Lines([0]))
     print(f"{facts['cpu']}, {facts['cores']} cores; torch {facts['torch']}; backend {backend}")
     for length in options.length or [language.recipe.length]:
         windows = max(1, min(language.recipe.batch_tokens, STEP_TOKENS) // length)

@@ -26,6 +26,6 @@ def lines_and_gradients(_: object = None) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     q, k, v, grad = (torch.randn(1, heads, 2000, 32, generator=generator) for heads in (4, 2, 2, 4))
     support = Lines([*range(40), 100, 700], verticals=[0])
-    tables = (support.slash_table, support.vertical_table, None, 0.2, "cpu")
+    tables = (support.slash_table, support.vertical_table, None, None, 0.2, "cpu")
     out, lse = torch.ops.farspan.lines(q, k, v, *tables)
     return [out, lse, *torch.ops.farspan.lines_backward(grad, None, q, k, v, lse, *tables)]

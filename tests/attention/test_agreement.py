@@ -53,7 +53,7 @@ def test_every_backend_is_the_oracle_with_start_and_lines_per_head(backend):
     support = Lines([[0, 1, 40], [0, 3], [], [2]], verticals=[[0], [], [1, 33], []])
     q, k, v = random_qkv(batch=2, heads=4, kv_heads=2, q_len=50, head_dim=3)
     start = torch.cat([start_of(20, 30), start_of(50)])
-    mask = reference_mask(support, 50, 50, None) & (torch.arange(50) >= start[:, None, :, None])
+    mask = reference_mask(support, 4, 50, 50, None) & (torch.arange(50) >= start[:, None, :, None])
     expected = differentiate(lambda q, k, v: oracle(q, k, v, mask), q, k, v)
     assert_same(run(backend, q, k, v, support, start=start), expected)
 

@@ -48,7 +48,7 @@ WRONG = [
     ("v", torch.zeros(2, 2, 6, 3), ValueError, r"\[2, 2, 7, Dv\] to fit k, got \[2, 2, 6, 3\]"),
     ("q", torch.zeros(2, 3, 5, 8), ValueError, "got 3 query heads and 2 key heads"),
     ("q", torch.zeros(2, 0, 5, 8), ValueError, "got 0 query heads and 2 key heads"),
-    ("support", [0, 1], TypeError, "Lines, got list"),
+    ("support", [0, 1], TypeError, "Lines, Blocks or Tokens, got list"),
     ("support", Lines([[0], [1], [2]]), ValueError, "1 or 4 heads to fit q, got 3"),
     ("support", Lines([[0], [1]]), ValueError, "1 or 4 heads to fit q, got 2"),
     ("support", Lines(torch.zeros(3, 1, 1, dtype=torch.int64)), ValueError, "1 or 2 batch rows to fit q, got 3"),

@@ -424,7 +424,7 @@ def test_a_second_thread_does_part_of_the_work(kv_heads):
     torch.use_deterministic_algorithms(False)  # torch poisons memory in two threads too
     q, k, v = random_qkv(heads=4, kv_heads=kv_heads, q_len=4000, head_dim=64, dtype=torch.float32)
     support = patterns.fibonacci(64)
-    tables = (support.slash_table, support.vertical_table, None, 0.1, "cpu")
+    tables = (support.slash_table, support.vertical_table, None, None, 0.1, "cpu")
     torch.set_num_threads(2)
     out, lse = torch.ops.farspan.lines(q, k, v, *tables)
     others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != threading.get_native_id()]

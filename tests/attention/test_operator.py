@@ -33,7 +33,7 @@ def operands(form, backend, start=None):
     support = Lines([[0, 1, 9], [0], [2], [0, 13]], verticals=[0])
     shapes = ((2, 4, 17, 8), (2, 2, 17, 8), (2, 2, 17, 6))
     q, k, v = (FORMS[form](shape).requires_grad_() for shape in shapes)
-    return q, k, v, support.slash_table, support.vertical_table, start, 0.3, backend
+    return q, k, v, support.slash_table, support.vertical_table, None, start, 0.3, backend
 
 
 @fast_backends
@@ -46,12 +46,10 @@ def test_opcheck_of_the_forward(form, backend):
 @fast_backends
 @pytest.mark.parametrize("form", FORMS)
 def test_opcheck_of_the_backward(form, backend):
-    q, k, v, slashes, verticals, start, scale, _ = (
-        x.detach() if isinstance(x, torch.Tensor) else x for x in operands(form, backend)
-    )
-    out, lse = torch.ops.farspan.lines(q, k, v, slashes, verticals, start, scale, backend)
+    q, k, v, *others = (x.detach() if isinstance(x, torch.Tensor) else x for x in operands(form, backend))
+    out, lse = torch.ops.farspan.lines(q, k, v, *others)
     grad_out, grad_lse = torch.randn_like(out), torch.randn_like(lse)
-    arguments = (grad_out, grad_lse, q, k, v, lse, slashes, verticals, start, scale, backend)
+    arguments = (grad_out, grad_lse, q, k, v, lse, *others)
     torch.library.opcheck(
         torch.ops.farspan.lines_backward.default, arguments, test_utils=("test_schema", "test_faketensor")
     )

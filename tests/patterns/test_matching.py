@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from farspan import Lines, patterns
+from farspan import Blocks, Lines, Tokens, patterns
+from farspan.patterns.coverage.distances import nearest_run
 from farspan.patterns.matching import match, match_spec
 from farspan.patterns.rules import build
 
@@ -103,10 +105,21 @@ def test_the_spec_builds_the_match(pattern, by, family):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        pytest.param({"by": "keys"}, "by must be 'pairs' or 'reach', got 'keys'", id="by"),
-        pytest.param({"family": "window"}, "family must be 'sliding_window' or 'powers', got 'window'", id="family"),
-        pytest.param({"pattern": Lines([[0], [1]])}, "pattern must be slashes shared by all heads", id="per head"),
-        pytest.param({"pattern": Lines([0], [0])}, "pattern must be slashes shared by all heads", id="verticals"),
+        pytest.param({"by": "keys"}, "by must be 'pairs', 'reach' or 'flops', got 'keys'", id="by"),
+        pytest.param({"family": "window"}, "family must be 'sliding_window', 'powers' or 'random'", id="family"),
+        pytest.param(
+            {"pattern": Lines(torch.zeros(2, 1, 1, dtype=torch.int64))},
+            "pattern must be the same for all batch rows, got 2 of them",
+            id="batch",
+        ),
+        pytest.param(
+            {"by": "reach", "family": "random"},
+            "family must be 'sliding_window' or 'powers' by reach: random keys are drawn from everywhere",
+            id="random reach",
+        ),
+        pytest.param(
+            {"by": "reach", "pattern": Lines([], [0])}, "pattern must read at least one distance", id="verticals alone"
+        ),
         pytest.param({"pattern": Lines([])}, "pattern must read at least one key at length 64, got none", id="nothing"),
         pytest.param({"pattern": Lines([64])}, "pattern must read at least one key at length 64", id="too far"),
         pytest.param({"length": 0}, "length must be an integer >= 1, got 0", id="length"),
@@ -127,3 +140,71 @@ def test_a_match_more_than_half_a_key_away_is_refused():
     """The nearest is a window of one, 0.8 keys per query too many."""
     with pytest.raises(ValueError, match="no powers has 27 pairs at length 10: the nearest, window 1, has 35"):
         match(Lines([0, 1, 2]), "pairs", "powers", length=10)
+
+
+def test_flops_are_pairs():
+    for family in (*FAMILIES, "random"):
+        found = match_spec(patterns.fibonacci(9), "flops", family, length=LENGTH)
+        assert found == match_spec(patterns.fibonacci(9), "pairs", family, length=LENGTH)
+
+
+# Patterns that differ by head, have verticals or are made of blocks or tokens
+
+BLOCKS = Blocks(torch.tensor([[[[0, -1, -1], [0, 1, -1], [0, 1, 2], [0, 2, 3]]]], dtype=torch.int32), 16, 16)
+OTHERS = [
+    pytest.param(Lines([[0, 1, 2], list(range(12))]), 2, 11, id="two heads"),
+    pytest.param(Lines(range(5), [0, 1]), 1, 4, id="sinks"),
+    pytest.param(BLOCKS, 1, 63, id="blocks"),
+    pytest.param(Tokens(torch.arange(64, dtype=torch.int32).reshape(1, 1, 64, 1).expand(1, 3, 64, 1)), 3, 0, id="self"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "heads", "reach"), OTHERS)
+@pytest.mark.parametrize("family", [*FAMILIES, "random"])
+def test_any_support_has_a_control_of_its_mean_pairs(pattern, heads, reach, family):
+    target = torch.as_tensor(pattern.pairs(64, 64), dtype=torch.float64).mean().item()
+    if target < patterns.powers(1).pairs(64, 64) and family == "powers":
+        with pytest.raises(ValueError, match=r"^no powers has .* pairs at length 64"):
+            match(pattern, "pairs", family, length=64)
+        return
+    found = match(pattern, "pairs", family, length=64)
+    assert found.heads == 1
+    assert 2 * abs(found.pairs(64, 64) - target) <= 64
+
+
+@pytest.mark.parametrize(("pattern", "heads", "reach"), OTHERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_support_has_a_control_of_its_reach(pattern, heads, reach, family):
+    assert max(match(pattern, "reach", family, length=64).slashes) == reach
+
+
+@given(random_patterns, st.integers(1, 100), st.integers(0, 5))
+def test_random_keys_keep_the_window_and_the_pairs(pattern, length, layer):
+    pairs = pattern.pairs(length, length)
+    assume(pairs >= length)
+    spec = match_spec(pattern, "pairs", "random", length=length, seed=3, layer=layer)
+    run = next(w for w in range(length + 1) if w == length or w not in pattern.slashes)
+    assert spec["window"] == min(max(run, 1), spec["keys"])
+    assert (spec["seed"], spec["layer"]) == (3, layer)
+    found = build(spec, length)
+    assert 2 * abs(found.pairs(length, length) - pairs) <= length
+    assert found == match(pattern, "pairs", "random", length=length, seed=3, layer=layer)
+    assert found.pairs(length, length) == patterns.sliding_window(spec["keys"]).pairs(length, length)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "run"),
+    [
+        (Lines([[0, 1, 2, 5], [0, 1]]), 2),
+        (Lines([1, 2]), 0),
+        (Lines(range(200)), 64),
+        (BLOCKS, 17),
+        (Blocks(torch.tensor([[[[0, -1], [0, 1], [1, 2], [2, 3]]]]), 16, 16), 17),
+    ],
+    ids=["heads", "no self", "all", "hole", "blocks"],
+)
+def test_the_nearest_run_is_read_by_every_query(pattern, run):
+    assert nearest_run(pattern, 64) == run
+    mask = pattern.mask(64, 64)
+    read = [bool(mask.diagonal(-d, -2, -1).all()) for d in range(64)]
+    assert next((d for d in range(64) if not read[d]), 64) == run

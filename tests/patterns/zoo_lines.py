@@ -63,7 +63,10 @@ ZOO = [
         {"pattern": "powers", "window": 1, "alpha": [3.0, 5.0, 7.0], "reach": 100, "heads": 3},
         lambda h, i, j: (i == j) | among_row(i - j, h, [[a * 2**k for k in range(7)] for a in (3, 5, 7)]),
     ),
-    ({"pattern": "powers_grown", "window": 3}, lambda h, i, j: (i - j < 3) | power_of_two(i - j)),
+    (
+        {"pattern": "powers_grown", "window": 3, "alpha": 0.5},
+        lambda h, i, j: (i - j < 3) | (power_of_two(i - j) & (2 * (i - j) < len(j))),
+    ),
     ({"pattern": "log_sparse"}, lambda h, i, j: (i == j) | power_of_two(i - j)),
     ({"pattern": "log_sparse", "local": 6}, lambda h, i, j: (i - j < 6) | power_of_two(i - j - 5)),
     ({"pattern": "log_sparse", "restart": 24}, lambda h, i, j: log_sparse(i - j, 1, 24)),

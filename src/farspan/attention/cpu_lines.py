@@ -9,6 +9,7 @@ from torch import Tensor
 
 from farspan import _cpu
 from farspan.attention.outputs import new_lse, new_out
+from farspan.support import Lines, Support
 
 # The numbers of DType in csrc/lines.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -19,10 +20,14 @@ _core: Any
 _core, _missing = _cpu.load_core()
 
 
-def refusal(q: Tensor) -> str | None:
-    """Why the kernels cannot run on tensors like `q`; None if they can."""
+def refusal(q: Tensor, support: Support) -> str | None:
+    """Why the kernels cannot run `support` on tensors like `q`; None if they can."""
     if _missing is not None:
         return _missing
+    if not isinstance(support, Lines):
+        return f"its kernels take Lines, and support is {type(support).__name__}; use backend='torch'"
+    if support.alibi_slopes is not None:
+        return "its kernels take no alibi_slopes, and support has some; use backend='torch'"
     if q.dtype not in DTYPES:
         return f"its kernels take fp32, bf16 and fp16, and q is {q.dtype}; use backend='torch'"
     if q.device.type != "cpu":
@@ -31,7 +36,14 @@ def refusal(q: Tensor) -> str | None:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, slashes: Tensor, verticals: Tensor, start: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slashes: Tensor,
+    verticals: Tensor,
+    alibi_slopes: None,
+    start: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, int32 tables `[1|B, 1|H, n]` -> out, lse."""
     sign, scale = _sign_and_size(scale)
@@ -51,6 +63,7 @@ def backward(
     lse: Tensor,
     slashes: Tensor,
     verticals: Tensor,
+    alibi_slopes: None,
     start: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:

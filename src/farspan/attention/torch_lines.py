@@ -35,14 +35,21 @@ Index = slice | list[int]
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, slashes: Tensor, verticals: Tensor, start: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slashes: Tensor,
+    verticals: Tensor,
+    alibi_slopes: Tensor | None,
+    start: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """`q [B, H, Tq, D]`, `k [B, Hkv, Tk, D]`, `v [B, Hkv, Tk, Dv]`, int32 tables `[1|B, 1|H, n]` -> out, lse."""
     wide = _wide(q.dtype)
     # Rows before the first key stay as they are here.
     out, lse = new_out(q, v.shape[3]).zero_(), new_lse(q).fill_(-torch.inf)
     with no_autocast(q.device):
-        for part in _parts(q, k, slashes, verticals):
+        for part in _parts(q, k, slashes, verticals, alibi_slopes):
             qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
             for chunk in part.chunks(start):
                 scores = chunk.mask(chunk.products(qs[..., chunk.rows, :].to(wide) * (scale * _LOG2_E), ks))
@@ -64,6 +71,7 @@ def backward(
     lse: Tensor,
     slashes: Tensor,
     verticals: Tensor,
+    alibi_slopes: Tensor | None,
     start: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,7 +81,7 @@ def backward(
     grad_k = torch.zeros(k.shape, dtype=wide, device=k.device)
     grad_v = torch.zeros(v.shape, dtype=wide, device=v.device)
     with no_autocast(q.device):
-        for part in _parts(q, k, slashes, verticals):
+        for part in _parts(q, k, slashes, verticals, alibi_slopes):
             qs, ks, vs = part.queries(q), part.keys(k), part.keys(v)
             grads, lses = part.queries(grad_out), part.queries(lse[..., None])
             grad_ks, grad_vs = torch.zeros_like(ks, dtype=wide), torch.zeros_like(vs, dtype=wide)
@@ -129,6 +137,7 @@ class _Part:
     group: int
     slashes: list[int]
     verticals: Tensor
+    alibi_slopes: Tensor | None
     q_len: int
     k_len: int
 
@@ -161,6 +170,9 @@ class _Part:
         member[[d for d in self.slashes if d < near]] = True
         slashes = torch.tensor(self.slashes, dtype=torch.int64, device=device)
         far = [d for d in self.slashes if near <= d < self.k_len]
+        slopes = None
+        if self.alibi_slopes is not None:
+            slopes = self.alibi_slopes[self.heads].reshape(-1, self.group if isinstance(self.heads, slice) else 1, 1, 1)
         # Rows before the first key stand at negative positions and read nothing.
         for row in range(max(0, -offset), self.q_len, _CHUNK):
             rows = slice(row, min(row + _CHUNK, self.q_len))
@@ -178,6 +190,7 @@ class _Part:
                 near_mask=member[distance.clamp(0, near)] & (distance >= 0),
                 vertical_mask=(behind >= 0) & ~torch.isin(behind, slashes),
                 start=None if start is None else start[self.batch, rows],
+                slopes=slopes,
             )
 
 
@@ -193,6 +206,8 @@ class _Chunk:
     near_mask: Tensor
     vertical_mask: Tensor
     start: Tensor | None
+    slopes: Tensor | None
+    """`[g, r, 1, 1]`, of the query heads."""
 
     def products(self, rows: Tensor, keys: Tensor) -> list[Tensor]:
         """`rows [b, g, r, C, D]` times `keys [b, g, Tk, D]`: near `[b, g, r, C, n]`, far and vertical columns
@@ -207,7 +222,7 @@ class _Chunk:
         ]
 
     def mask(self, blocks: list[Tensor]) -> list[Tensor]:
-        """Sets to -inf, in place, what the support, causality or `start` forbids."""
+        """Adds ALiBi and sets to -inf, in place, what the support, causality or `start` forbids."""
         near, far, vertical = blocks
         position = torch.arange(self.first, self.first + far.shape[3], device=far.device)[:, None]
         far_keys = position - torch.tensor(self.far, dtype=torch.int64, device=far.device)
@@ -219,6 +234,8 @@ class _Chunk:
         ):
             if self.start is not None:
                 allowed = (allowed & (keys >= self.start[..., None]))[:, None, None]
+            if self.slopes is not None:
+                block -= self.slopes.to(far.dtype) * _LOG2_E * (position - keys).clamp_min(0)
             # Adding a broadcast 0 / -inf is vectorised where masked_fill_ with a broadcast mask is not.
             block += torch.zeros(allowed.shape, dtype=far.dtype, device=far.device).masked_fill_(~allowed, -torch.inf)
         return blocks
@@ -263,7 +280,7 @@ def _near(slashes: list[int]) -> int:
     return min(costs, key=costs.__getitem__)
 
 
-def _parts(q: Tensor, k: Tensor, slashes: Tensor, verticals: Tensor) -> Iterator[_Part]:
+def _parts(q: Tensor, k: Tensor, slashes: Tensor, verticals: Tensor, alibi_slopes: Tensor | None) -> Iterator[_Part]:
     """Groups batch rows and heads by equal lines, few enough at a time that their scores stay in cache."""
     own_rows, own_heads = max(slashes.shape[0], verticals.shape[0]), max(slashes.shape[1], verticals.shape[1])
     heads = q.shape[1]
@@ -288,6 +305,7 @@ def _parts(q: Tensor, k: Tensor, slashes: Tensor, verticals: Tensor) -> Iterator
                     group=heads // k.shape[1],
                     slashes=list(slash),
                     verticals=torch.tensor(vertical, dtype=torch.int64, device=q.device),
+                    alibi_slopes=alibi_slopes,
                     q_len=q.shape[2],
                     k_len=k.shape[2],
                 )

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,12 +129,47 @@ def study_report(study: StudyName, runs: Root = Path("runs")) -> None:
     Console().print(f"{paths.html}", soft_wrap=True)
 
 
+@study_app.command("correlation")
+def study_correlation(study: StudyName, runs: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """Rank correlation of a study's shift-copy accuracy with hops and path counts of its patterns. Starts nothing.
+
+    Example: farspan study correlation shift-copy
+    """
+    from farspan.studies.report.prediction import predictions
+    from farspan.studies.report.results import read_study
+    from farspan.studies.report.rows import probe_rows
+
+    name = Path(study).stem if study.endswith(".toml") else study
+    found = predictions(probe_rows(read_study(runs / name), "shift-copy"))
+    if not found:
+        raise ValueError(f"{name} has no finished shift-copy cell with a static pattern")
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found]))
+        return
+    table = Table("accuracy at a distance goes with", "cells", "Spearman's rho", "95 % interval")
+    for one in found:
+        known = one.rho is not None and one.low is not None and one.high is not None
+        table.add_row(
+            one.name,
+            f"{one.cells}",
+            f"{one.rho:+.2f}" if known else "",
+            f"{one.low:+.2f} to {one.high:+.2f}" if known else "all equal",
+        )
+    Console().print(table)
+
+
 @app.command()
 def train(
     name: Annotated[str, typer.Argument(help="Name of the run; its folder is RUNS/NAME.")],
     pattern: Annotated[
-        str, typer.Option(help="dense, sliding_window, fibonacci, powers, powers_grown, learned_spacing.")
-    ] = ("fibonacci"),
+        str | None,
+        typer.Option(
+            help="dense, sliding_window, fibonacci, powers, powers_grown, learned_spacing. Default fibonacci."
+        ),
+    ] = None,
+    schedule_file: Annotated[
+        Path | None, typer.Option(help="The rules of all layers, from `farspan pattern design --out`.")
+    ] = None,
     window: Annotated[int | None, typer.Option(help="Nearest keys read, the query included. Default 13.")] = None,
     rungs: Annotated[int | None, typer.Option(help="Fibonacci numbers stretched. Default 15.")] = None,
     schedule: Annotated[
@@ -158,6 +194,27 @@ def train(
     from farspan.studies.runner import run_study
     from farspan.studies.single import single
 
+    if schedule_file is None:
+        rule = _rule(pattern or "fibonacci", window, rungs, schedule)
+    else:
+        others = {"pattern": pattern, "window": window, "rungs": rungs, "schedule": schedule}
+        if given := [other for other, value in others.items() if value is not None]:
+            raise ValueError(f"--schedule-file holds the rules of all layers, so it goes without --{given[0]}")
+        rule = {"file": str(schedule_file)}
+    study = single(name, rule, seed, settings or [])
+    with _resumable():
+        state = run_study(study, runs, retry_failed=True)[0]
+    if state.state != "finished":
+        raise ValueError(f"{state.cell.id} has no result ({state.state}): {state.detail}")
+    result = json.loads((state.folder / "result.json").read_text())
+    table = Table("length", *(f"perplexity, {protocol}" for protocol in result["perplexity"]))
+    for length in next(iter(result["perplexity"].values())):
+        table.add_row(length, *(f"{lengths[length]['ppl']:.2f}" for lengths in result["perplexity"].values()))
+    Console().print(table)
+    Console().print(f"{state.folder / 'model'}", soft_wrap=True)
+
+
+def _rule(pattern: str, window: int | None, rungs: int | None, schedule: str | None) -> dict[str, Any]:
     rule: dict[str, Any] = {"pattern": pattern}
     if window is not None or pattern in (
         "fibonacci",
@@ -171,17 +228,7 @@ def train(
         rule["rungs"] = rungs
     if schedule is not None or pattern == "fibonacci":
         rule["schedule"] = schedule or "stagger"
-    study = single(name, rule, seed, settings or [])
-    with _resumable():
-        state = run_study(study, runs, retry_failed=True)[0]
-    if state.state != "finished":
-        raise ValueError(f"{state.cell.id} has no result ({state.state}): {state.detail}")
-    result = json.loads((state.folder / "result.json").read_text())
-    table = Table("length", *(f"perplexity, {protocol}" for protocol in result["perplexity"]))
-    for length in next(iter(result["perplexity"].values())):
-        table.add_row(length, *(f"{lengths[length]['ppl']:.2f}" for lengths in result["perplexity"].values()))
-    Console().print(table)
-    Console().print(f"{state.folder / 'model'}", soft_wrap=True)
+    return rule
 
 
 @eval_app.command("perplexity")

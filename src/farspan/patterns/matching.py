@@ -4,64 +4,103 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
+
 from farspan.patterns.arguments import at_least
+from farspan.patterns.coverage.distances import distances, nearest_run
 from farspan.patterns.powers import powers
-from farspan.patterns.window import sliding_window
-from farspan.support import Lines
+from farspan.patterns.rules import build
+from farspan.support import Lines, Support
 
-Measure = Literal["pairs", "reach"]
-Family = Literal["sliding_window", "powers"]
+Measure = Literal["pairs", "reach", "flops"]
+Family = Literal["sliding_window", "powers", "random"]
 
 
-def match(pattern: Lines, by: Measure, family: Family, *, length: int, alpha: float = 1.0, reach: int = 1024) -> Lines:
+def match(
+    pattern: Support,
+    by: Measure,
+    family: Family,
+    *,
+    length: int,
+    alpha: float = 1.0,
+    reach: int = 1024,
+    seed: int = 0,
+    layer: int = 0,
+) -> Support:
     """The member of `family` with as many pairs, or as long a reach, as `pattern` has at `length` tokens.
 
-    By pairs the window is solved for, so the result differs by less than half a key per query. For the powers,
-    `alpha` and `reach` are those of `patterns.powers`. By reach, the powers keep the window of `pattern` and are
-    stretched until the largest rung equals the pattern's; a sliding window of equal reach is simply that long.
+    The control is shared by all heads; where those of the pattern differ, it has their mean number of pairs.
+
+    * By pairs, the number of keys is solved for: the result differs by at most half a key per query. For the powers,
+      `alpha` and `reach` are those of `patterns.powers` and the window gives way; the random pattern keeps the nearest
+      keys that all queries of all heads of `pattern` read, and draws the others with `seed` and `layer`.
+    * By FLOPs is by pairs: attention over any support costs the same for each of its pairs (`Support.cost`).
+    * By reach, the longest distance that any query reads, the powers keep the nearest keys as above and are stretched
+      until their largest rung equals it; a sliding window of equal reach is simply that long. Keys that every query
+      reads (verticals) have no distance and do not count.
 
     Raises:
-        ValueError: `by` or `family` is unknown, the pattern differs by head or has verticals, or no window fits.
+        ValueError: `by` or `family` is unknown, no member has that many pairs, random keys are asked for by reach, or
+            the pattern reads nothing or differs by batch row.
     """
-    spec = match_spec(pattern, by, family, length=length, alpha=alpha, reach=reach)
-    if family == "sliding_window":
-        return sliding_window(spec["window"])
-    return powers(spec["window"], spec["alpha"], spec["reach"])
+    spec = match_spec(pattern, by, family, length=length, alpha=alpha, reach=reach, seed=seed, layer=layer)
+    return build(spec, length)
 
 
 def match_spec(
-    pattern: Lines, by: Measure, family: Family, *, length: int, alpha: float = 1.0, reach: int = 1024
+    pattern: Support,
+    by: Measure,
+    family: Family,
+    *,
+    length: int,
+    alpha: float = 1.0,
+    reach: int = 1024,
+    seed: int = 0,
+    layer: int = 0,
 ) -> dict[str, Any]:
-    """Like `match`, but returns the arguments of the pattern found, as a rule that a model config can hold."""
-    if by not in ("pairs", "reach"):
-        raise ValueError(f"by must be 'pairs' or 'reach', got {by!r}")
-    if family not in ("sliding_window", "powers"):
-        raise ValueError(f"family must be 'sliding_window' or 'powers', got {family!r}")
-    if pattern.heads > 1 or pattern.batch > 1 or len(pattern.verticals):
-        raise ValueError("pattern must be slashes shared by all heads, got lines that differ by head or verticals")
-    at_least("length", length, 1)
-    slashes = [d for d in pattern.slash_table.flatten().tolist() if d < length]
-    if not slashes:
+    """Like `match`, but returns the pattern found as a rule that a model config can hold."""
+    if by not in ("pairs", "reach", "flops"):
+        raise ValueError(f"by must be 'pairs', 'reach' or 'flops', got {by!r}")
+    if family not in ("sliding_window", "powers", "random"):
+        raise ValueError(f"family must be 'sliding_window', 'powers' or 'random', got {family!r}")
+    if pattern.batch > 1:
+        raise ValueError(f"pattern must be the same for all batch rows, got {pattern.batch} of them")
+    target = _pairs(pattern, at_least("length", length, 1))
+    if not target:
         raise ValueError(f"pattern must read at least one key at length {length}, got none")
     if by == "reach":
-        if family == "sliding_window":
-            return {"pattern": "sliding_window", "window": slashes[-1] + 1}
-        window = next(w for w in range(len(slashes) + 1) if w == len(slashes) or slashes[w] != w)
-        if slashes[-1] == 0:
-            return {"pattern": "powers", "window": 1, "alpha": 1.0, "reach": 1}
-        exponent = slashes[-1].bit_length() - 1
-        return {
-            "pattern": "powers",
-            "window": max(window, 1),
-            "alpha": slashes[-1] / 2**exponent,
-            "reach": 2**exponent + 1,
-        }
-    rungs = [] if family == "sliding_window" else powers(1, alpha, reach).slash_table.flatten().tolist()
+        return _of_reach(pattern, family, length)
+    if family == "powers":
+        window = _solved(target, family, length, powers(1, alpha, reach).slash_table.flatten().tolist())
+        return {"pattern": "powers", "window": window, "alpha": alpha, "reach": reach}
+    keys = _solved(target, family, length, [])
+    if family == "sliding_window":
+        return {"pattern": "sliding_window", "window": keys}
+    window = min(max(nearest_run(pattern, length), 1), keys)
+    return {"pattern": "random", "window": window, "keys": keys, "seed": seed, "layer": layer}
 
-    def pairs(window: int) -> int:
-        return int(Lines([*range(window), *(r for r in rungs if r >= window)]).pairs(length, length))
 
-    target = int(pattern.pairs(length, length))
+def _of_reach(pattern: Support, family: Family, length: int) -> dict[str, Any]:
+    read = distances(pattern, length)
+    if not len(read):
+        raise ValueError(f"pattern must read at least one distance at length {length}, got verticals alone")
+    longest = int(read[-1])
+    if family == "random":
+        raise ValueError("family must be 'sliding_window' or 'powers' by reach: random keys are drawn from everywhere")
+    if family == "sliding_window":
+        return {"pattern": "sliding_window", "window": longest + 1}
+    if longest == 0:
+        return {"pattern": "powers", "window": 1, "alpha": 1.0, "reach": 1}
+    largest = 2 ** (longest.bit_length() - 1)
+    window = max(nearest_run(pattern, length), 1)
+    return {"pattern": "powers", "window": window, "alpha": longest / largest, "reach": largest + 1}
+
+
+def _solved(target: float, family: Family, length: int, rungs: list[int]) -> int:
+    """The window that, with these rungs beyond it, has about `target` pairs."""
+
+    def pairs(window: int) -> float:
+        return _pairs(Lines([*range(window), *(rung for rung in rungs if rung >= window)]), length)
 
     low, high = 1, length
     while low < high:
@@ -70,8 +109,11 @@ def match_spec(
     window = min((w for w in (low - 1, low) if w >= 1), key=lambda w: abs(pairs(w) - target))
     if 2 * abs(pairs(window) - target) > length:
         raise ValueError(
-            f"no {family} has {target} pairs at length {length}: the nearest, window {window}, has {pairs(window)}"
+            f"no {family} has {target:g} pairs at length {length}: the nearest, window {window}, has {pairs(window):g}"
         )
-    if family == "sliding_window":
-        return {"pattern": "sliding_window", "window": window}
-    return {"pattern": "powers", "window": window, "alpha": alpha, "reach": reach}
+    return window
+
+
+def _pairs(support: Support, length: int) -> float:
+    """Mean over heads."""
+    return torch.as_tensor(support.pairs(length, length), dtype=torch.float64).mean().item()

@@ -69,6 +69,7 @@ def run(cell: Cell, folder: Path) -> None:
                 "seed": cell.seed,
                 "cell_sha256": sha256_json(settings),
             }
+            | ({"schedule_file_sha256": cell.group["sha256"]} if "sha256" in cell.group else {})
             | {"rules_sha256": sha256_json(cell.rules), "started": time.strftime("%Y-%m-%d %H:%M:%S %z")},
         )
         result = (_language if cell.task == "language" else _copy)(cell, folder, status)

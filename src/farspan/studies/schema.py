@@ -5,19 +5,30 @@ from __future__ import annotations
 import itertools
 import tomllib
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from farspan.models.configuration import LAYER_RULES, check_rule
 from farspan.patterns import rules
 from farspan.patterns.matching import match_spec
+from farspan.studies import schedule_file
 from farspan.training import Recipe
 
 _SHIPPED = resources.files("farspan.studies") / "shipped"
-
+FROM_FILE = "schedule file"
+"""The pattern that an arm goes by whose rules come from a file."""
 
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
@@ -70,13 +81,30 @@ class Evaluation(_Table):
 
 
 class Arm(_Table):
-    """One thing to compare. `matrix` lists values of rule arguments; the arm then stands for all their combinations."""
+    """One thing to compare. `matrix` lists values of rule arguments; the arm then stands for all their combinations.
+
+    A rule `{ file = "designed.json" }` takes its layers from a schedule file, by its path from the study file. The file
+    is read here, once: from then on the rule holds what it said, and the SHA-256 of it.
+    """
 
     label: str = Field(min_length=1, description="unique; {name} is replaced by the value of a matrix axis")
     rule: dict[str, Any]
     matrix: dict[str, list[Any]] = {}
     seeds: list[Seed] | None = Field(None, min_length=1, description="instead of the study's")
     micro_batch: int | None = Field(None, ge=1, description="instead of the recipe's")
+
+    @field_validator("rule")
+    @classmethod
+    def _read(cls, rule: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "file" not in rule:
+            return rule
+        if others := sorted(set(rule) - {"file"}):
+            raise ValueError(f"a rule from a file takes nothing else, got {', '.join(others)}")
+        if not isinstance(rule["file"], str):
+            raise ValueError(f"file must be the path of a schedule file, got {rule['file']!r}")
+        folder = (info.context or {}).get("folder", Path())
+        content, digest = schedule_file.read(folder / rule["file"])
+        return {"pattern": FROM_FILE, "file": rule["file"], "sha256": digest, "rules": content.rules}
 
     def expanded(self) -> list[Arm]:
         """The arms this one stands for."""
@@ -214,7 +242,7 @@ def _cells_of(
     name = "".join(c if c.isalnum() else "-" for c in arm.label.lower())
     shared: dict[str, Any] = {
         "label": arm.label,
-        "group": arm.rule,
+        "group": {key: value for key, value in arm.rule.items() if key != "rules"},
         "seed": seed,
         "threads": threads,
         "model": task.model,
@@ -239,6 +267,8 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> l
     reach."""
     rule = dict(arm.rule)
     try:
+        if "file" in rule:
+            return _rules_of_file(rule, model)
         schedule = rule.pop("schedule", None)
         bounds: dict[str, float] = {key: rule.pop(key) for key in ("low", "high") if schedule and key in rule}
         if "match" in rule:
@@ -258,6 +288,20 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> l
         raise ValueError(f"arm {arm.label!r}: {error}") from None
 
 
+def _rules_of_file(rule: dict[str, Any], model: Shape) -> list[dict[str, Any]]:
+    if "rules" not in rule:
+        raise ValueError("file must stand in the arm's rule, got it in a matrix")
+    written: list[dict[str, Any]] = rule["rules"]
+    if len(written) != model.layers:
+        raise ValueError(f"the model has {model.layers} layers, but {rule['file']} has rules for {len(written)}")
+    for layer, one in enumerate(written):
+        try:
+            check_rule(one, model.heads)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{rule['file']}, rules[{layer}]: {error}") from None
+    return [dict(one) for one in written]
+
+
 def _matched(
     rule: dict[str, Any],
     schedule: str | None,
@@ -267,9 +311,9 @@ def _matched(
     length: int,
 ) -> list[dict[str, Any]]:
     target, by, family = rule.pop("match"), rule.pop("by", "pairs"), rule.pop("pattern", None)
-    if unknown := set(rule) - {"reach"}:
+    if unknown := set(rule) - {"reach", "seed"}:
         raise ValueError(
-            f"a matched rule takes match, by, pattern, schedule and reach, got {', '.join(sorted(unknown))}"
+            f"a matched rule takes match, by, pattern, schedule, reach and seed, got {', '.join(sorted(unknown))}"
         )
     if not isinstance(target, str) or target not in arms:
         raise ValueError(f"match must name another arm ({', '.join(arms)}), got {target!r}")
@@ -282,8 +326,8 @@ def _matched(
     alphas = [1.0] * model.layers if schedule is None else rules.SCHEDULES[schedule](model.layers, **bounds)
     others = _layer_rules(arms[target], arms, model, length)
     return [
-        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, **rule)
-        for other, alpha in zip(others, alphas, strict=True)
+        match_spec(rules.build(other, length), by, family, length=length, alpha=alpha, layer=layer, **rule)
+        for layer, (other, alpha) in enumerate(zip(others, alphas, strict=True))
     ]
 
 
@@ -307,15 +351,17 @@ def load(study: str | Path) -> Study:
     """
     if str(study) in shipped():
         name, text, where = str(study), (_SHIPPED / f"{study}.toml").read_text(), f"{study}.toml"
+        folder: Traversable | Path = _SHIPPED
     elif Path(study).suffix == ".toml" and Path(study).is_file():
         name, text, where = Path(study).stem, _read(Path(study)), str(study)
+        folder = Path(study).parent
     else:
         raise ValueError(f"study must be one of {', '.join(shipped())} or a TOML file that exists, got {str(study)!r}")
     try:
         table = tomllib.loads(text)
         if "name" in table:
             raise ValueError(f"{where}: name is the file's own, got name = {table['name']!r}")
-        return Study.model_validate({"name": name, **table})
+        return Study.model_validate({"name": name, **table}, context={"folder": folder})
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{where} is not valid TOML: {error}") from None
     except ValidationError as error:

@@ -1,15 +1,23 @@
 """The geometry of a stack of patterns: what it reads, connects and costs. Pure arithmetic, exact, nothing is run."""
 
 from farspan.patterns.coverage.analysis import Analysis, LayerAnalysis, analyse
-from farspan.patterns.coverage.distances import common_factor, distances, hdc_gaps, union
+from farspan.patterns.coverage.distances import common_factor, distances, hdc_gaps, nearest_run, union
 from farspan.patterns.coverage.hops import NEVER, hops, layers_needed, steps_needed
 from farspan.patterns.coverage.paths import log_path_counts, path_counts
-from farspan.patterns.coverage.positions import LONGEST, PositionReach, reach_by_position, unread_neighbours
-from farspan.patterns.coverage.tiles import touched_tiles
+from farspan.patterns.coverage.positions import (
+    LONGEST,
+    LONGEST_PATHS,
+    PositionReach,
+    log_paths_by_position,
+    reach_by_position,
+    unread_neighbours,
+)
+from farspan.patterns.coverage.tiles import tile_map, touched_tiles
 from farspan.patterns.coverage.traffic import KeysPerQuery, keys_per_query, kv_held
 
 __all__ = [
     "LONGEST",
+    "LONGEST_PATHS",
     "NEVER",
     "Analysis",
     "KeysPerQuery",
@@ -24,9 +32,12 @@ __all__ = [
     "kv_held",
     "layers_needed",
     "log_path_counts",
+    "log_paths_by_position",
+    "nearest_run",
     "path_counts",
     "reach_by_position",
     "steps_needed",
+    "tile_map",
     "touched_tiles",
     "union",
     "unread_neighbours",

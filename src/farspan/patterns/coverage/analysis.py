@@ -15,7 +15,13 @@ from farspan.patterns.arguments import at_least
 from farspan.patterns.coverage.distances import common_factor, distances, union
 from farspan.patterns.coverage.hops import NEVER, hops, layers_needed, steps_needed
 from farspan.patterns.coverage.paths import log_path_counts
-from farspan.patterns.coverage.positions import LONGEST, reach_by_position, unread_neighbours
+from farspan.patterns.coverage.positions import (
+    LONGEST,
+    LONGEST_PATHS,
+    log_paths_by_position,
+    reach_by_position,
+    unread_neighbours,
+)
 from farspan.patterns.coverage.sums import Array, Run, runs_of
 from farspan.patterns.coverage.tiles import touched_tiles
 from farspan.patterns.coverage.traffic import KeysPerQuery, keys_per_query, kv_bytes, kv_held, last_query
@@ -67,7 +73,8 @@ class Analysis:
     hops: Array | None = field(repr=False, compare=False)
     """uint32 `[length]`: steps if every layer read the union of all distances, at any depth. Toeplitz stacks only."""
     log_paths: Array | None = field(repr=False, compare=False)
-    """float64 `[length]`: natural logarithm of the number of paths. Toeplitz stacks only."""
+    """float64 `[length]`: natural logarithm of the number of paths, or of its mean over positions where the stack is
+    not Toeplitz. None where the sequence is too long for that; `notes` says so."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -181,16 +188,20 @@ def analyse(
     sets = [known[id(support)][1] for support in stack]
     together = union(sets)
     toeplitz = all(isinstance(support, Lines) for support in stack)
-    notes = []
-    needed = None
+    notes, needed, log_paths = [], None, None
     if toeplitz:
-        needed = layers_needed(sets, length)
+        needed, log_paths = layers_needed(sets, length), log_path_counts(sets, length)
         if any(isinstance(support, Lines) and bool((support.vertical_table >= 0).any()) for support in stack):
             notes.append("keys that every query reads (verticals) are left out of distances, hops and paths")
-    elif length <= LONGEST:
-        needed = reach_by_position(stack, length).layers_needed
     else:
-        notes.append(f"reach by position is followed up to {LONGEST} tokens only, so it is not known at {length}")
+        if length <= LONGEST:
+            needed = reach_by_position(stack, length).layers_needed
+        else:
+            notes.append(f"reach by position is followed up to {LONGEST} tokens only, so it is not known at {length}")
+        if length <= LONGEST_PATHS:
+            log_paths = log_paths_by_position(stack, length)
+        else:
+            notes.append(f"paths by position are counted up to {LONGEST_PATHS} tokens only, not at {length}")
     return Analysis(
         length=length,
         layers=layers,
@@ -201,7 +212,7 @@ def analyse(
         layers_needed=needed,
         steps=steps_needed(sets, length) if toeplitz else None,
         hops=hops(together, length) if toeplitz else None,
-        log_paths=log_path_counts(sets, length) if toeplitz else None,
+        log_paths=log_paths,
         notes=tuple(notes),
     )
 

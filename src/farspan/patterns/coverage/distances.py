@@ -30,6 +30,42 @@ def distances(support: Support, length: int) -> Array:
     return np.flatnonzero(edges[:-1].cumsum() > 0)
 
 
+def nearest_run(support: Support, length: int) -> int:
+    """The largest w such that every query, in every head, reads all of its nearest w keys (those that there are).
+
+    0 where a query does not read its own key. Verticals do not count.
+    """
+    at_least("length", length, 1)
+    if isinstance(support, Lines):
+        return min(_run_from_zero(slashes) for slashes, _ in line_heads(support, length))
+    assert isinstance(support, Blocks)
+    shortest = length
+    for head in support.index.flatten(0, 1):
+        rows, first = entry_corners(Blocks(head[None, None], support.block_q, support.block_k), length)
+        run = 0
+        while run < shortest and queries_at(run, support, rows, first, length).all():
+            run += 1
+        shortest = run
+    return shortest
+
+
+def queries_at(distance: int, support: Blocks, rows: Array, first: Array, length: int) -> Array:
+    """bool `[length]`: which queries read the key at this distance through the entries at `rows` and `first`; True
+    where there is no such key."""
+    low = np.maximum(rows, first + distance)
+    high = np.minimum(np.minimum(rows + support.block_q, first + support.block_k + distance), length)
+    some = high > low
+    edges = np.bincount(low[some], minlength=length + 1) - np.bincount(high[some], minlength=length + 1)
+    read = edges[:length].cumsum() > 0
+    read[:distance] = True
+    return read
+
+
+def _run_from_zero(numbers: Array) -> int:
+    gaps = np.flatnonzero(numbers != np.arange(len(numbers)))
+    return int(gaps[0]) if len(gaps) else len(numbers)
+
+
 def entry_corners(support: Blocks, length: int) -> tuple[Array, Array]:
     """First query row and first key of every entry that holds a causal pair, over all heads; int64 `[entries]`."""
     support.check_rows(length)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from farspan.patterns.arguments import at_least
-from farspan.patterns.coverage.distances import entry_corners
+from farspan.patterns.coverage.distances import entry_corners, queries_at
 from farspan.patterns.coverage.hops import NEVER
 from farspan.patterns.coverage.sums import Array
 from farspan.support import Blocks, Lines, Support
 
 LONGEST = 8192
 """Longest sequence whose pairs are followed one by one: `LONGEST ** 2` bits and as many booleans are held."""
+LONGEST_PATHS = 2048
+"""Longest sequence whose paths are counted pair by pair: that takes a product of `[T, T]` numbers for each layer."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,11 @@ def reach_by_position(stack: Sequence[Support], length: int) -> PositionReach:
     needed = np.full(length, NEVER, np.uint32)
     needed[0] = 0
     connected: list[float] = []
+    causal = length * (length + 1) // 2
     for layer, support in enumerate(stack, 1):
+        if connected and connected[-1] == 1.0:
+            connected.append(1.0)
+            continue
         mask = _shared(support).mask(length, length).cpu().numpy()
         grown = bits.copy()
         for query in range(length):
@@ -57,8 +65,35 @@ def reach_by_position(stack: Sequence[Support], length: int) -> PositionReach:
         bits = grown
         everywhere, pairs = _by_distance(bits, length)
         needed[everywhere & (needed == NEVER)] = layer
-        connected.append(pairs / (length * (length + 1) // 2))
+        connected.append(pairs / causal)
     return PositionReach(needed, tuple(connected))
+
+
+def log_paths_by_position(stack: Sequence[Support], length: int) -> Array:
+    """Natural logarithm of the mean number of paths between two positions at each distance, float64 `[length]`.
+
+    What `paths.log_path_counts` gives for distances, for any support: a path picks in each layer a key that some head
+    reads, or the position's own. -inf where no two positions are connected. Counts are float64, scaled after every
+    layer: those 1e-300 of the largest and below are lost, and the relative error of the others is `length` * 2**-53 a
+    layer.
+
+    Raises:
+        ValueError: `length` is above `LONGEST_PATHS`.
+    """
+    if at_least("length", length, 1) > LONGEST_PATHS:
+        raise ValueError(
+            f"length must be at most {LONGEST_PATHS} where paths are counted pair by pair (a pattern that is not made"
+            f" of distances alone), got {length}"
+        )
+    own = torch.eye(length, dtype=torch.float64)
+    counts, log_scale = own, 0.0
+    for support in stack:
+        counts = torch.maximum(_shared(support).mask(length, length).cpu().to(torch.float64), own) @ counts
+        largest = float(counts.max())
+        counts, log_scale = counts / largest, log_scale + math.log(largest)
+    means = np.array([float(counts.diagonal(-distance).mean()) for distance in range(length)])
+    with np.errstate(divide="ignore"):
+        return np.log(means) + log_scale
 
 
 def unread_neighbours(stack: Sequence[Support], length: int) -> Array:
@@ -78,15 +113,7 @@ def unread_neighbours(stack: Sequence[Support], length: int) -> Array:
             read[verticals[(verticals >= 0) & (verticals < length - 1)] + 1] = True
             continue
         assert isinstance(support, Blocks)
-        rows, first = entry_corners(support, length)
-        # The queries t of an entry whose neighbour t - 1 is among its keys.
-        low = np.maximum(rows, first + 1)
-        high = np.minimum(np.minimum(rows + support.block_q, first + support.block_k + 1), length)
-        some = high > low
-        edges = np.zeros(length + 1, np.int64)
-        np.add.at(edges, low[some], 1)
-        np.add.at(edges, high[some], -1)
-        read |= edges[:-1].cumsum() > 0
+        read |= queries_at(1, support, *entry_corners(support, length), length)
     return np.flatnonzero(~read)
 
 

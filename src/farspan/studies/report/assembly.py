@@ -15,12 +15,14 @@ from farspan.studies.report.figures.language import language_drawings
 from farspan.studies.report.figures.probe import probe_drawing
 from farspan.studies.report.figures.theme import DARK, LIGHT
 from farspan.studies.report.page import Page, picture, render
+from farspan.studies.report.prediction import predictions
 from farspan.studies.report.results import PROBES, read_study
 from farspan.studies.report.rows import language_rows, probe_rows
 from farspan.studies.report.summary import tables_markdown
 from farspan.studies.report.tables.cells import provenance_tables, state_table
 from farspan.studies.report.tables.cost import cost_table
 from farspan.studies.report.tables.headline import headline_table
+from farspan.studies.report.tables.prediction import prediction_table
 from farspan.studies.report.tables.probe import probe_table
 from farspan.studies.report.tables.results_csv import results_csv
 from farspan.studies.report.tables.sliding import sliding_table
@@ -58,6 +60,7 @@ def build(study_dir: Path) -> ReportPaths:
     drawings += [probe_drawing(found, task) for task, found in probes.items()]
     tables = [headline_table(rows, comparer), sliding_table(rows, comparer), cost_table(rows)] if rows else []
     tables += [probe_table(found, task) for task, found in probes.items()]
+    tables += [prediction_table(predictions(copy))]
     hero = next((d for key in HEROES for d in drawings if d.key == key), None)
     page = Page(
         study=study,

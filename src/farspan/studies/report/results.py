@@ -75,6 +75,10 @@ class Cell:
         value = _json(self.folder / "provenance.json")
         return value if isinstance(value, dict) else {}
 
+    def config(self) -> dict[str, Any]:
+        value = _json(self.folder / "config.json")
+        return value if isinstance(value, dict) else {}
+
     def scored(self, protocol: str, length: int) -> Scored | None:
         """Per-token losses of one protocol and length, or None where the cell has none."""
         path = self.folder / "nll.npz"

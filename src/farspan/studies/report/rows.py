@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -106,6 +106,10 @@ class ProbeRow:
     direct: frozenset[int] | None
     """Distances that some layer reads directly; None where every distance is (dense)."""
     chance: float | None
+    rules: Sequence[Mapping[str, Any]] = ()
+    """One a layer, bottom to top, as the cell's config has them; none where it has none."""
+    length: int = 0
+    """Tokens of a sequence."""
 
     def reads(self, distance: int) -> bool:
         return self.direct is None or distance in self.direct
@@ -138,7 +142,7 @@ def probe_rows(study: Study, task: str) -> list[ProbeRow]:
         for cell in cells:
             for distance, accuracy in _accuracies(cell.result):
                 values.setdefault(distance, []).append(accuracy)
-        layers = cells[0].result["layers"]
+        layers, config = cells[0].result["layers"], cells[0].config()
         dense = any(family(str(layer.get("pattern", ""))) == "dense" for layer in layers)
         rows.append(
             ProbeRow(
@@ -149,6 +153,8 @@ def probe_rows(study: Study, task: str) -> list[ProbeRow]:
                 accuracy={d: fmean(v) for d, v in sorted(values.items())},
                 direct=None if dense else frozenset(d for layer in layers for d in layer["slashes"]),
                 chance=cells[0].result.get("chance"),
+                rules=config.get("rules") or (),
+                length=int((config.get("recipe") or {}).get("length", 0)),
             )
         )
     return sorted(rows, key=lambda row: (row.depth, order(row.kind)))
