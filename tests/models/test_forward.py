@@ -7,6 +7,7 @@ import torch
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from farspan import Lines, patterns
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM
 
 TRAINED = 32
@@ -36,7 +37,7 @@ def tiny(*rules):
     torch.manual_seed(0)
     model = FarspanForCausalLM(FarspanConfig(**SHAPE, num_hidden_layers=len(rules), rules=list(rules))).eval()
     for each in model.attentions:
-        if each.spacing is not None:
+        if isinstance(each.spacing, LearnedSpacing):
             each.spacing.theta.data.fill_(0.3)
     return model
 

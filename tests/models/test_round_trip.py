@@ -13,6 +13,7 @@ from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, Ll
 from transformers.masking_utils import AttentionMaskInterface
 
 from farspan import patterns
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM, FarspanModel
 
 RULES = {
@@ -32,7 +33,7 @@ def tiny(*rules, theta=0.3, **more):
     torch.manual_seed(0)
     model = FarspanForCausalLM(FarspanConfig(**SHAPE, num_hidden_layers=len(rules), rules=list(rules), **more)).eval()
     for layer, each in enumerate(model.attentions):
-        if each.spacing is not None:
+        if isinstance(each.spacing, LearnedSpacing):
             each.spacing.theta.data.fill_(theta - 0.4 * layer)
     return model
 
