@@ -107,8 +107,11 @@ ARGUMENTS = {
     "partial_power": "exponent=0.5,window=4",
     "block_lines": "distances=[0,1],block=4",
     "lines": "slashes=[0,2]",
-    "sparse_fixed": "block=8",
-    "longnet": "segments=[8,16],dilations=[1,2]",
+    "sparse_fixed": "stride=8,summary=2",
+    "dilateformer": "dilations=[1,2]",
+    "longnet": "segments=[8,16],ratios=[1,2]",
+    "elastic": "keys=8",
+    "block_local": "block=16",
     "random": "keys=16",
 }
 
@@ -158,8 +161,8 @@ def test_compare_as_json_is_the_analysis():
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
 def test_compare_draws(tmp_path, name, start):
-    run("compare", *THREE, "block_local:block=16,window_blocks=1", "random:window=2,keys=4", "--length", 64, "--layers", 2,
-        "--out", tmp_path / name)  # fmt: skip
+    five = [*THREE, "block_local:block=16", "random:window=2,keys=4"]
+    run("compare", *five, "--length", 64, "--layers", 2, "--out", tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
