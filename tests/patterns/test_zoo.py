@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from farspan.patterns.rules import PATTERNS, build, grows
-from patterns import zoo_lines
+from patterns import zoo_blocks, zoo_lines
 
-ZOO = [*zoo_lines.ZOO]
+ZOO = [*zoo_lines.ZOO, *zoo_blocks.ZOO]
 LENGTHS = [1, 2, 17, 64, 200, 1000]
 
 

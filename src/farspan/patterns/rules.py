@@ -12,11 +12,17 @@ from typing import Any
 
 from farspan.patterns import schedules
 from farspan.patterns.arguments import one_of
+from farspan.patterns.bigbird import CARD as BIGBIRD
+from farspan.patterns.bigbird import bigbird
 from farspan.patterns.block_lines import CARD as BLOCK_LINES
 from farspan.patterns.block_lines import block_lines
+from farspan.patterns.block_local import CARD as BLOCK_LOCAL
+from farspan.patterns.block_local import block_local
 from farspan.patterns.card import Card
 from farspan.patterns.dilateformer import CARD as DILATEFORMER
 from farspan.patterns.dilateformer import dilateformer
+from farspan.patterns.elastic import CARD as ELASTIC
+from farspan.patterns.elastic import elastic
 from farspan.patterns.fibonacci import CARD as FIBONACCI
 from farspan.patterns.fibonacci import fibonacci
 from farspan.patterns.fibonacci_blocks import CARD as FIBONACCI_BLOCKS
@@ -29,12 +35,22 @@ from farspan.patterns.log_sparse import CARD as LOG_SPARSE
 from farspan.patterns.log_sparse import log_sparse
 from farspan.patterns.longformer import CARD as LONGFORMER
 from farspan.patterns.longformer import longformer, longformer_depth
+from farspan.patterns.longnet import CARD as LONGNET
+from farspan.patterns.longnet import longnet
 from farspan.patterns.mswa import CARD as MSWA
 from farspan.patterns.mswa import mswa
 from farspan.patterns.partial_power import CARD as PARTIAL_POWER
 from farspan.patterns.partial_power import partial_power
+from farspan.patterns.power_attention import CARD as POWER_ATTENTION
+from farspan.patterns.power_attention import power_attention
 from farspan.patterns.powers import CARD as POWERS
 from farspan.patterns.powers import powers, powers_grown
+from farspan.patterns.random import CARD as RANDOM
+from farspan.patterns.random import random
+from farspan.patterns.s2_attention import CARD as S2_ATTENTION
+from farspan.patterns.s2_attention import s2_attention
+from farspan.patterns.sparse_fixed import CARD as SPARSE_FIXED
+from farspan.patterns.sparse_fixed import sparse_fixed
 from farspan.patterns.sparse_strided import CARD as SPARSE_STRIDED
 from farspan.patterns.sparse_strided import sparse_strided
 from farspan.patterns.streaming_llm import CARD as STREAMING_LLM
@@ -79,6 +95,14 @@ PATTERNS: dict[str, Family] = {
     "streaming_llm": Family(streaming_llm, STREAMING_LLM),
     "partial_power": Family(partial_power, PARTIAL_POWER),
     "block_lines": Family(block_lines, BLOCK_LINES),
+    "sparse_fixed": Family(sparse_fixed, SPARSE_FIXED),
+    "bigbird": Family(bigbird, BIGBIRD),
+    "longnet": Family(longnet, LONGNET),
+    "power_attention": Family(power_attention, POWER_ATTENTION),
+    "s2_attention": Family(s2_attention, S2_ATTENTION),
+    "elastic": Family(elastic, ELASTIC),
+    "block_local": Family(block_local, BLOCK_LOCAL),
+    "random": Family(random, RANDOM),
     "lines": Family(
         Lines,
         Card("both", "slash", "fixed", "fixed", "all heads or per head", False, "given by the user"),
