@@ -39,7 +39,7 @@ def distinct(limits: NDArray[np.int64], count: int, *stream: Any) -> NDArray[np.
         again[:, :1] = False
         done = ~again.any(-1)
         chosen[places[done]] = numbers[done]
-        places, below, state, numbers, again = (a[~done] for a in (places, below, state, numbers, again))
+        places, below, state, numbers, again = places[~done], below[~done], state[~done], numbers[~done], again[~done]
     return chosen.reshape(*limits.shape, count)
 
 
