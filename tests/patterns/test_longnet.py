@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from farspan import Tokens, attention
 from farspan.patterns import longnet
 
 LENGTH, HEADS, SIZE = 200, 4, 8
@@ -36,29 +37,22 @@ def mixture(q, k, v, segments, ratios, offsets):
     return numerator / denominator.masked_fill(denominator == 0, 1.0)
 
 
-def with_bias(q, k, v, support):
-    """One masked softmax over the support, its bias added to the scores."""
-    scores = q @ k.transpose(-1, -2) / SIZE**0.5
-    table = scores.new_full((*scores.shape[:2], LENGTH + 1), -torch.inf)
-    index = support.index[0].long()
-    table.scatter_(2, index.masked_fill(index < 0, LENGTH), support.bias[0])
-    scores = scores + table[..., :LENGTH]
-    empty = ~scores.isfinite().any(-1, keepdim=True)
-    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ v
-
-
-@pytest.mark.parametrize(("segments", "ratios", "offsets"), CONFIGS)
-def test_the_support_is_the_mixture_outputs_and_gradients(segments, ratios, offsets):
+def inputs():
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(HEADS, LENGTH, SIZE, dtype=torch.float64, generator=generator) for _ in range(3))
-    weight = torch.randn(HEADS, LENGTH, SIZE, dtype=torch.float64, generator=generator)
+    return [torch.randn(HEADS, LENGTH, SIZE, dtype=torch.float64, generator=generator) for _ in range(4)]
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize(("segments", "ratios", "offsets"), CONFIGS)
+def test_the_support_is_the_mixture_outputs_and_gradients(segments, ratios, offsets, backend):
+    *qkv, weight = inputs()
     support = longnet(segments, ratios, LENGTH, heads=HEADS, offsets=offsets)
     results = []
     for attend in (
         lambda *qkv: mixture(*qkv, segments, ratios, offsets),
-        lambda *qkv: with_bias(*qkv, support),
+        lambda *qkv: attention(*(x[None] for x in qkv), support, backend=backend)[0],
     ):
-        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        leaves = [x.clone().requires_grad_() for x in qkv]
         out = attend(*leaves)
         results.append([out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)])
     for expected, found in zip(*results, strict=True):
@@ -67,11 +61,10 @@ def test_the_support_is_the_mixture_outputs_and_gradients(segments, ratios, offs
 
 def test_a_plain_mask_is_another_attention():
     """Near keys, in both segments, weigh double."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(HEADS, LENGTH, SIZE, dtype=torch.float64, generator=generator) for _ in range(3))
+    q, k, v, _ = (x[None] for x in inputs())
     support = longnet([16, 64], [1, 1], LENGTH, heads=HEADS)
-    plain = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=support.mask(LENGTH, LENGTH))
-    assert (plain - with_bias(q, k, v, support)).abs().max() > 0.1
+    plain = attention(q, k, v, Tokens(support.index))
+    assert (plain[0] - mixture(q[0], k[0], v[0], [16, 64], [1, 1], "modulo")).abs().max() > 0.1
 
 
 def test_the_bias_counts_by_hand():
