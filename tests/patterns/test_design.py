@@ -14,7 +14,7 @@ import torch
 from farspan.patterns import fibonacci, rules, schedules
 from farspan.patterns.design import _Search, design
 from farspan.patterns.design_controls import compared, mean_pairs
-from farspan.patterns.objectives import FAR, coverage, hops_to, log_paths, octaves, paths_to, score
+from farspan.patterns.objectives import FAR, coverage_score, hops_to, log_paths, octaves, paths_to, score
 
 SMALL = [(0, 1, 4), (0, 2, 9), (0, 1, 5)]
 """A schedule small enough to list its paths."""
@@ -46,7 +46,7 @@ def test_hops_and_paths_go_on_from_other_layers() -> None:
 def test_scores_by_hand() -> None:
     layers = [(0, 1, 2, 5), (0, 1, 2, 8)]  # window 3; octaves 3, 4-7, 8-10
     assert octaves(3, 10) == [(3, 4), (4, 8), (8, 11)]
-    assert coverage(layers, 3, 10) == pytest.approx((0 + math.log(2) / math.log(5) + math.log(2) / math.log(4)) / 3)
+    assert coverage_score(layers, 3, 10) == pytest.approx((0 + math.log(2) / math.log(5) + math.log(2) / math.log(4)) / 3)
     # One layer moves for 1, 2, 5 and 8, two for 3, 4, 6, 7, 9 and 10.
     assert score("hops", layers, 3, 10) == pytest.approx(-(2 + 16 / 10))
     # Paths: 3 as 1+2, 2+1; of 4-7 the least has one, as 4 = 2+2; of 8-10, as 9 = 1+8, 10 = 2+8, 8 = 0+8 alone.
@@ -126,6 +126,7 @@ def test_controls_have_the_pairs_of_the_design() -> None:
     ("change", "words"),
     [
         ({"layers": 0}, "layers must be an integer >= 1, got 0"),
+        ({"layers": 254}, "layers must be below 254, got 254"),
         ({"keys": 1}, "keys must be an integer >= 2, got 1"),
         ({"window": 8}, "keys must lie above the window, 8"),
         ({"keys": 101}, "at most at the reach, 100 tokens, got 101"),

@@ -77,6 +77,8 @@ def design(
     """
     layers, keys, tile = at_least("layers", layers, 1), at_least("keys", keys, 2), at_least("tile", tile, 1)
     steps = at_least("steps", steps, 0)
+    if layers >= objectives.FAR - 1:
+        raise ValueError(f"layers must be below {objectives.FAR - 1}, got {layers}")
     if objective not in get_args(Objective):
         raise ValueError(f"objective must be one of {', '.join(get_args(Objective))}, got {objective!r}")
     window = max(1, keys // 2) if window is None else at_least("window", window, 1)

@@ -49,11 +49,11 @@ def compared(design: Design) -> list[Measures]:
                 sorted({*range(window), *(r for r in rungs if r <= design.reach)}) for rungs in stretched
             ]
             pairs = mean_pairs(schedule, design.reach)
-            tried.append((abs(pairs - target), window, schedule))
+            tried.append((abs(pairs - target), -window, schedule))
             if pairs >= target:
                 break
-        _, window, nearest = min(tried, key=lambda one: one[:2])
-        rows.append(_measures(name, window, nearest, design))
+        _, negative, nearest = min(tried, key=lambda one: one[:2])
+        rows.append(_measures(name, -negative, nearest, design))
     return rows
 
 

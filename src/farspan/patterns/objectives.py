@@ -14,45 +14,40 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from farspan.patterns.coverage.sums import runs_of, spread
+
 Objective = Literal["hops", "coverage", "paths"]
 Schedule = Sequence[Sequence[int]]
 """For each layer its distances, 0 included, in tokens or in tiles."""
 
 FAR = 255
-"""Hops of a distance that no path has."""
+"""Hops of a distance that no path leads to."""
 
 
 def hops_to(layers: Schedule, reach: int, start: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-    """uint8 `[reach + 1]`: the fewest layers that must move to cover each distance 0 .. reach; `FAR` if none can.
+    """uint8 `[reach + 1]`: `coverage.steps_needed` of the distances 0 .. reach, `FAR` where no path leads.
 
-    `start` continues from the hops of other layers.
+    `start` goes on from the hops of other layers, which is what makes a search over one layer fast.
     """
     hops = np.full(reach + 1, FAR, dtype=np.uint8) if start is None else start
     if start is None:
         hops[0] = 0
     for layer in layers:
         moved = np.minimum(hops, np.uint8(FAR - 1)) + np.uint8(1)
-        hops = hops.copy()
-        for distance in layer:
-            if 0 < distance <= reach:
-                np.minimum(hops[distance:], moved[:-distance], out=hops[distance:])
+        hops = np.minimum(hops, spread(moved, runs_of(np.asarray(layer)), np.minimum, FAR))
     return hops
 
 
 def paths_to(layers: Schedule, reach: int, start: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """float64 `[reach + 1]`: the number of paths of each distance 0 .. reach through all layers, as a share of all.
+    """float64 `[reach + 1]`: `coverage.path_counts` of the distances 0 .. reach as shares of all paths.
 
-    Shares are sums of positive numbers, so each is exact to rounding. `start` continues from those of other layers.
+    `start` goes on from the shares of other layers.
     """
     share = np.zeros(reach + 1) if start is None else start
     if start is None:
         share[0] = 1.0
     for layer in layers:
-        total = np.zeros(reach + 1)
-        for distance in layer:
-            if distance <= reach:
-                total[distance:] += share[: reach + 1 - distance]
-        share = total / len(layer)
+        share = spread(share, runs_of(np.asarray(layer)), np.add, 0.0) / len(layer)
     return share
 
 
@@ -60,11 +55,11 @@ def score(objective: Objective, layers: Schedule, window: int, reach: int) -> fl
     """The score of a schedule over the distances up to `reach`; more is better.
 
     hops: largest plus mean hops over 1 .. reach, negated; an unreachable distance counts one hop more than all layers.
-    coverage: how well the layers together read the distances beyond the window directly, 0 to 1, see `coverage`.
+    coverage: how well the layers together read the distances beyond the window directly, 0 to 1, see `coverage_score`.
     paths: mean over the octaves beyond the window of log10 of the path count to the octave's least connected distance.
     """
     if objective == "coverage":
-        return coverage(layers, window, reach)
+        return coverage_score(layers, window, reach)
     if objective == "hops":
         return hops_score(hops_to(layers, reach), len(layers))
     return paths_score(paths_to(layers, reach), log_paths(layers), window)
@@ -82,7 +77,7 @@ def paths_score(share: NDArray[np.float64], total: float, window: int) -> float:
     return sum(max(math.log10(least) + total, -1.0) if least > 0 else -1.0 for least in worst) / len(worst)
 
 
-def coverage(layers: Schedule, window: int, reach: int) -> float:
+def coverage_score(layers: Schedule, window: int, reach: int) -> float:
     """Mean over the octaves beyond the window of log(1 + distances some layer reads) / log(1 + distances there are).
 
     Each octave counts alike, and within one every further distance counts less: a schedule that reads one octave whole
