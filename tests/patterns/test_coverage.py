@@ -270,9 +270,11 @@ def test_paths_by_position_and_by_distance_agree_where_both_apply(stack, length)
 
 
 def test_paths_by_position_do_not_overflow():
-    dense = Lines(range(64))
-    found = coverage.log_paths_by_position([dense] * 400, 64)
-    assert found == pytest.approx([math.log(math.comb(d + 399, d)) for d in range(64)])
+    dense = Lines(range(600))
+    found = coverage.log_paths_by_position([dense] * 600, 600)
+    expected = [math.log(math.comb(d + 599, d)) for d in range(600)]
+    assert expected[-1] > math.log(np.finfo(float).max)
+    assert found[-1] == pytest.approx(expected[-1])
 
 
 # Boundaries

@@ -56,8 +56,8 @@ def comparison(stacks: Mapping[str, Sequence[Support]], found: Mapping[str, Anal
         found: `coverage.analyse` of each.
     """
     length = next(iter(found.values())).length
-    across = min(len(stacks), 4)
-    bands = -(-len(stacks) // across)
+    bands = -(-len(stacks) // 4)
+    across = -(-len(stacks) // bands)
     width = max(3.1 * across, 7.6)
     figure = Figure(figsize=(width, 5.6 * bands + 3.4), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     parts: Any = figure.subfigures(bands + 1, 1, height_ratios=[*[5.6] * bands, 3.4])
@@ -131,15 +131,9 @@ def _reach(axis: Axes, found: Analysis) -> None:
     depth = len(found.layers)
     shares = [by_column((found.layers_needed <= number).astype(float), _BINS) for number in range(1, depth + 1)]
     longest = math.log2(found.length)
-    axis.imshow(
-        shares,
-        cmap="Greys",
-        vmin=0,
-        vmax=1,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0, longest, depth + 0.5, 0.5),
-    )
+    extent = (0, longest, depth + 0.5, 0.5)
+    # Lighter than a full blue, so that the frame and the letters beside it stand out.
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1.3, aspect="auto", interpolation="nearest", extent=extent)
     at = [math.log2(1 + tick) for tick in ticks(found.length)]
     kept = [n for n in range(len(at)) if n == len(at) - 1 or at[-1] - at[n] > longest / 7]
     axis.set_xticks([at[n] for n in kept], [_short(ticks(found.length)[n]) for n in kept])
