@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -137,7 +138,7 @@ class DCLS(LearnedLayer):
             lower = positions.detach().floor()
             fraction = positions - lower
             return lower.long(), torch.stack([1 - fraction, fraction], -1)
-        half = int(-(-_SIGMAS * self.sigma // 1))
+        half = math.ceil(_SIGMAS * self.sigma)
         first = (positions.detach().round().long() - half).clamp_min(self.window)
         distance = first[..., None] + torch.arange(2 * half + 1, device=first.device)
         weights = (-0.5 * ((distance - positions[..., None]) / self.sigma) ** 2).exp()
