@@ -1,4 +1,4 @@
-"""AdaptiveSpan and DCLS against their definitions: a share for every distance that multiplies the softmax's numerator."""
+"""AdaptiveSpan and DCLS against their definitions: for every distance a share that multiplies the exponential."""
 
 from __future__ import annotations
 
