@@ -177,7 +177,7 @@ def _rows(found: list[Analysis]) -> list[tuple[str, list[str]]]:
             (f"tiles of {side} touched", [f"{one.tiles[side]:.1%}" for one in found])
             for side in found[0].layers[0].tiles
         ],
-        row("pairs, all layers and heads", "pairs"),
+        ("pairs, all layers and heads", [_scaled(one["pairs"]) for one in described]),
         ("prefill FLOPs", [_scaled(one["flops"]) for one in described]),
         ("prefill KV read (bytes)", [_scaled(one["kv_bytes"]) for one in described]),
         ("decode FLOPs per token", [_scaled(one["decode_flops"]) for one in described]),
