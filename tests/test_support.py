@@ -474,7 +474,7 @@ def test_the_cost_of_blocks_moves_the_keys_that_the_mask_reads(made):
     mask = mask_of_entries(*made)
     batch, heads = index.shape[:2]
     for kv_heads in {1, heads}:
-        keys = mask.reshape(batch, kv_heads, -1, k_len).any(2).sum().item()
+        keys = mask.unflatten(1, (kv_heads, -1)).flatten(2, 3).any(2).sum().item()
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 2, "batch": batch}
         cost = Blocks(index, block_q, block_k).cost(q_len, k_len, **sizes)
         assert cost.pairs == mask.sum()
@@ -559,7 +559,7 @@ def test_what_is_not_an_entry_is_refused_by_name(given_values, error, words):
 
 @pytest.mark.parametrize("call", ["mask", "pairs"])
 def test_blocks_made_for_another_number_of_queries_say_so(call):
-    with pytest.raises(ValueError, match="^index must list 3 blocks of 2 query rows for 5 queries, got 1"):
+    with pytest.raises(ValueError, match=r"^index must list 3 blocks of 2 query rows for 5 queries, got 1"):
         getattr(Blocks(INDEX, 2, 2), call)(5, 5)
 
 

@@ -437,8 +437,8 @@ def test_opcheck(name, form):
     torch.library.opcheck(torch.ops.farspan.blocks.default, (q, k, v, *others))
     out, lse = (x.detach() for x in torch.ops.farspan.blocks(q, k, v, *others))
     q, k, v, bias = (x.detach() for x in (q, k, v, bias))
-    for bias in (bias, None):
-        arguments = (out, lse, q, k, v, lse, others[0], bias, *others[2:])
+    for given_bias in (bias, None):
+        arguments = (out, lse, q, k, v, lse, others[0], given_bias, *others[2:])
         torch.library.opcheck(
             torch.ops.farspan.blocks_backward.default, arguments, test_utils=("test_schema", "test_faketensor")
         )
