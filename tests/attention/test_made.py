@@ -1,4 +1,4 @@
-"""`Blocks`, `Tokens`, biases and ALiBi slopes through the probes of cases.md: supports made for the lengths of a call."""
+"""`Blocks`, `Tokens`, biases and ALiBi slopes through the probes of cases.md: supports made for a call's lengths."""
 
 from __future__ import annotations
 
