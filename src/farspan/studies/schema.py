@@ -282,7 +282,7 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> l
         else:
             written = rules.over_depth(rule, model.layers, model.heads, schedule, **bounds)
         for one in written:
-            check_rule(one, model.heads)
+            check_rule(one, model.heads, model.kv_heads)
         return [dict(one) for one in written]
     except (TypeError, ValueError) as error:
         raise ValueError(f"arm {arm.label!r}: {error}") from None
