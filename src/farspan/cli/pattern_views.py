@@ -158,8 +158,12 @@ def _print_comparison(stacks: dict[str, list[Support]], found: dict[str, Analysi
 def _rows(found: list[Analysis]) -> list[tuple[str, list[str]]]:
     described = [one.to_dict() for one in found]
 
-    def row(label: str, key: str, form: str = ",") -> tuple[str, list[str]]:
-        return label, ["none" if one[key] is None else format(one[key], form) for one in described]
+    def row(label: str, key: str, form: str = ",", of: str | None = None) -> tuple[str, list[str]]:
+        """A missing number is "none" where what it is `of` is known, and unknown otherwise."""
+        missing = ["none" if of is None or getattr(one, of) is not None else "not known" for one in found]
+        return label, [
+            word if one[key] is None else format(one[key], form) for word, one in zip(missing, described, strict=True)
+        ]
 
     rows = [
         row("keys per query, mean", "keys_per_query", ".1f"),
@@ -167,11 +171,11 @@ def _rows(found: list[Analysis]) -> list[tuple[str, list[str]]]:
         row("distances read", "distances"),
         ("  longest", [f"{max(layer.reach for layer in one.layers):,}" for one in found]),
         row("  common factor", "common_factor"),
-        row("reach of the stack", "reach"),
-        row("depth to connect all", "depth"),
-        row("steps to connect all", "steps"),
-        row("hops to connect all", "hops"),
-        row("distances unreachable", "unreachable"),
+        row("reach of the stack", "reach", of="layers_needed"),
+        row("depth to connect all", "depth", of="layers_needed"),
+        row("steps to connect all", "steps", of="steps"),
+        row("hops to connect all", "hops", of="hops"),
+        row("distances unreachable", "unreachable", of="layers_needed"),
         row("neighbours that never meet", "unread_neighbours"),
         *[
             (f"tiles of {side} touched", [f"{one.tiles[side]:.1%}" for one in found])
