@@ -86,6 +86,11 @@ def test_hdc(rates, second, holes):
     assert (needed == NEVER).sum() == holes
 
 
+def test_hdc_where_a_rate_exceeds_the_gap_above():
+    """max(2 - 18, 18 - 2, 9)."""
+    assert coverage.hdc_gaps([1, 9, 2]) == [14, 16, 2]
+
+
 @pytest.mark.parametrize(("length", "hops"), [(1024, 10), (4096, 12), (16384, 14)])
 def test_log_sparse_hops_are_binary_digits(length, hops):
     """B8."""
@@ -270,9 +275,11 @@ def test_paths_by_position_and_by_distance_agree_where_both_apply(stack, length)
 
 
 def test_paths_by_position_do_not_overflow():
-    dense = Lines(range(64))
-    found = coverage.log_paths_by_position([dense] * 400, 64)
-    assert found == pytest.approx([math.log(math.comb(d + 399, d)) for d in range(64)])
+    dense = Lines(range(600))
+    found = coverage.log_paths_by_position([dense] * 600, 600)
+    expected = [math.log(math.comb(d + 599, d)) for d in range(600)]
+    assert expected[-1] > math.log(np.finfo(float).max)
+    assert found[-1] == pytest.approx(expected[-1])
 
 
 # Boundaries
@@ -297,6 +304,13 @@ def test_a_common_factor_grids():
     assert len(found.unread_neighbours) == 63
     assert (found.hops[1::2] == NEVER).all()
     assert (found.hops[::2] < NEVER).all()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "factor"), [([0, 4, 6], 2), ([6, 10, 15], 1), ([0, 7], 7), ([0], 0), ([], 0)], ids=str
+)
+def test_the_common_factor_is_that_of_all(numbers, factor):
+    assert coverage.common_factor(np.array(numbers, np.int64)) == factor
 
 
 def test_two_and_three_never_make_one():

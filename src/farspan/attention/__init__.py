@@ -72,8 +72,8 @@ def attention(
         out `[B, H, Tq, Dv]` in the dtype of q, or (out, lse) with lse `[B, H, Tq]` in fp32 (fp64 for fp64 inputs).
         A query without any key gives zeros and lse = -inf, and passes no gradient. Scores and softmax run in fp32 or
         wider, under autocast too.
-        Both outputs are differentiable once with respect to q, k, v and the support's bias. Inputs must be finite: a NaN in any key or
-        value reaches the queries that read it, and may reach others.
+        Both outputs are differentiable once with respect to q, k, v and the support's bias. Inputs must be finite: a NaN
+        in any key or value reaches the queries that read it, and may reach others.
 
     Raises:
         ValueError: shapes, devices or dtypes do not fit together, or the backend does not run here.

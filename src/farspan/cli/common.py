@@ -15,7 +15,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program t
 
 @contextmanager
 def progress_bar(description: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar driven by calls with (done, total)."""
-    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as progress:
+    """A progress bar driven by calls with (done, total); none where there is no terminal to show it."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=hidden or not console.is_terminal, transient=True) as progress:
         task = progress.add_task(description, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -177,7 +177,7 @@ def _rows(found: list[Analysis]) -> list[tuple[str, list[str]]]:
             (f"tiles of {side} touched", [f"{one.tiles[side]:.1%}" for one in found])
             for side in found[0].layers[0].tiles
         ],
-        row("pairs, all layers and heads", "pairs"),
+        ("pairs, all layers and heads", [_scaled(one["pairs"]) for one in described]),
         ("prefill FLOPs", [_scaled(one["flops"]) for one in described]),
         ("prefill KV read (bytes)", [_scaled(one["kv_bytes"]) for one in described]),
         ("decode FLOPs per token", [_scaled(one["decode_flops"]) for one in described]),
@@ -260,3 +260,19 @@ def _mean_pairs(support: Support, length: int) -> float:
 def _title(pattern: str, given: dict[str, Any]) -> str:
     extra = [f"{key} {value}" for key, value in given.items()]
     return ", ".join([pattern.replace(":", ", ").replace("=", " "), *extra])
+
+
+def pattern_gallery(
+    folder: Annotated[Path, typer.Argument(help="Where the page (README.md) and its pictures go.")],
+) -> None:
+    """Write the gallery: every pattern of the registry with its picture, card, geometry and cost.
+
+    Example: farspan pattern gallery docs/gallery
+    """
+    from farspan.patterns import gallery
+
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder must be a folder or not exist, got the file {folder}")
+    with progress_bar("drawing", hidden=False) as progress:
+        page = gallery.write(folder, progress)[0]
+    Console().print(f"{page}", soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from farspan.cli.common import AsJson, progress_bar
-from farspan.cli.pattern_views import PATTERN_OPTIONS, pattern_compare, pattern_show
+from farspan.cli.pattern_views import PATTERN_OPTIONS, pattern_compare, pattern_gallery, pattern_show
 
 if TYPE_CHECKING:
     from farspan.patterns.objectives import Objective
@@ -22,6 +22,7 @@ pattern_app = typer.Typer(no_args_is_help=True, help="Look at patterns.")
 
 pattern_app.command("show", context_settings=PATTERN_OPTIONS)(pattern_show)
 pattern_app.command("compare")(pattern_compare)
+pattern_app.command("gallery")(pattern_gallery)
 
 
 @pattern_app.command("design")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,13 @@ def parsed(text: str) -> dict[str, Any]:
             raise ValueError(f"a pattern in braces must be JSON, got {text!r}: {error}") from None
         return dict(rule)
     name, _, arguments = text.partition(":")
-    # Commas between arguments, not those inside the brackets or quotes of one.
-    parts = re.findall(r"(?:\[[^\]]*\](?:[^,\[]*\])*|\"[^\"]*\"|[^,])+", arguments)
+    parts: list[str] = []
+    for piece in arguments.split(","):
+        # A comma inside the brackets of a list does not end an argument.
+        if parts and parts[-1].count("[") > parts[-1].count("]"):
+            parts[-1] += f",{piece}"
+        elif piece:
+            parts.append(piece)
     return {"pattern": name, **assigned(parts)}
 
 

@@ -29,12 +29,13 @@ def bigbird(
     of those between, drawn once for each head, layer and block of queries.
 
     The defaults have the keys of the paper's ITC base model: block 64, window 3, global 2, random 3. The paper's
-    attention looks both ways, so three things differ. Its window is the block before, the own and the one behind; here
-    all are behind. Its global blocks are the first and the last, which read and are read by all: nobody may read the
-    last ahead of time, and that it reads everything would hold for other queries in a longer sequence, so here all are
-    at the beginning. Its code takes the random blocks of a long sequence from the first `2 random_blocks + 5` blocks,
-    and from a generator whose draws depend on the length; here they come from all blocks between the others, and a
-    query reads the same ones in a longer sequence.
+    attention looks both ways, so three things differ. Its window is the block before, the query's own and the next;
+    here it is the own and those before. Its global blocks are the first and the last, which read and are read by all:
+    nobody may read the last ahead of time, and that it reads everything would hold for other queries in a longer
+    sequence, so here all are at the beginning (where they know only themselves: two steps no longer connect any pair).
+    Its code takes the random blocks of a long sequence from the first `2 random_blocks + 5` blocks, and from a
+    generator whose draws depend on the length; here they come from all blocks between the others, and a query reads the
+    same ones in a longer sequence.
 
     Returns blocks `[1, heads, rows, n]`, a row for each block of queries.
 
@@ -48,11 +49,12 @@ def bigbird(
     rows, block_q = query_rows(length, queries, block)
     row = np.broadcast_to(rows // block, (heads, len(rows)))
     between = row - window + 1 - globals_
+    first = np.arange(min(globals_, length))
     drawn = distinct(between, randoms, seed, layer, np.arange(heads)[:, None], row)
     blocks = np.concatenate(
         [
             row[..., None] - np.arange(min(window, length)),
-            np.where(np.arange(min(globals_, length)) <= row[..., None], np.arange(min(globals_, length)), -1),
+            np.where(first <= row[..., None], first, -1),
             np.where(drawn < 0, -1, drawn + globals_),
         ],
         axis=-1,

@@ -27,7 +27,7 @@ def distinct(limits: NDArray[np.int64], count: int, *stream: Any) -> NDArray[np.
     for number in stream:
         state = _mixed(state + np.asarray(number, np.uint64))
     slots = np.arange(count)
-    chosen = np.where(slots < limits[..., None], slots, -1).reshape(-1, count)
+    chosen = np.where(slots < limits[..., None], slots, -1).reshape(limits.size, count)
     places = np.flatnonzero(limits > count)
     below, state = limits.flat[places][:, None].astype(np.uint64), state.flat[places][:, None]
     numbers = np.zeros((len(places), count), np.uint64)
@@ -39,7 +39,7 @@ def distinct(limits: NDArray[np.int64], count: int, *stream: Any) -> NDArray[np.
         again[:, :1] = False
         done = ~again.any(-1)
         chosen[places[done]] = numbers[done]
-        places, below, state, numbers, again = (a[~done] for a in (places, below, state, numbers, again))
+        places, below, state, numbers, again = places[~done], below[~done], state[~done], numbers[~done], again[~done]
     return chosen.reshape(*limits.shape, count)
 
 

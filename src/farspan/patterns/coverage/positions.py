@@ -88,9 +88,13 @@ def log_paths_by_position(stack: Sequence[Support], length: int) -> Array:
     own = torch.eye(length, dtype=torch.float64)
     counts, log_scale = own, 0.0
     for support in stack:
-        counts = torch.maximum(_shared(support).mask(length, length).cpu().to(torch.float64), own) @ counts
-        largest = float(counts.max())
-        counts, log_scale = counts / largest, log_scale + math.log(largest)
+        mask = torch.maximum(_shared(support).mask(length, length).cpu().to(torch.float64), own)
+        grown = torch.zeros_like(counts)
+        for low in range(0, length, 256):
+            high = min(low + 256, length)
+            grown[low:high, :high] = mask[low:high, :high] @ counts[:high, :high]
+        largest = float(grown.max())
+        counts, log_scale = grown / largest, log_scale + math.log(largest)
     means = np.array([float(counts.diagonal(-distance).mean()) for distance in range(length)])
     with np.errstate(divide="ignore"):
         return np.log(means) + log_scale
