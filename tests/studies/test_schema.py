@@ -39,7 +39,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_shipped_studies_load_and_their_models_can_be_configured() -> None:
-    assert shipped() == ["mini", "paper", "shift-copy", "small"]
+    assert shipped() == ["depth", "design", "mini", "paper", "shift-copy", "small", "windows", "zoo-mini"]
     for name in shipped():
         for cell in load(name).cells():
             FarspanConfig(num_hidden_layers=cell.model.layers, hidden_size=64, num_attention_heads=4, rules=cell.rules)
@@ -137,7 +137,7 @@ def test_a_wrong_file_is_refused_by_file_key_and_allowed_values(
 
 
 def test_a_study_that_is_not_there_is_named_with_the_ones_that_are() -> None:
-    with pytest.raises(ValueError, match=r"mini, paper, shift-copy, small.*'minni'"):
+    with pytest.raises(ValueError, match=r"mini, paper, shift-copy, small, windows, zoo-mini .*'minni'"):
         load("minni")
 
 
