@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from farspan import Lines, _cpu, attention, patterns
+from farspan import Blocks, Lines, Tokens, _cpu, attention, patterns
+from farspan.support import Support
 
 core, why_no_core = _cpu.load_core()
 needs_core = pytest.mark.skipif(core is None, reason=str(why_no_core))
@@ -31,6 +32,59 @@ PATTERNS: dict[str, Lines] = {
     "window and sinks": Lines(range(6), verticals=[0, 1, 4]),
     "slashes and verticals": Lines([0, 1, 2, 30, 110], verticals=[0, 33, 40]),
 }
+
+
+def entries(
+    q_len: int, k_len: int, heads: int, block_q: int, block_k: int, *, batch: int = 1, empty: bool = False
+) -> Tensor:
+    """A random index `[batch, heads, blocks, 5]` with padding, shuffled: the block of the last query that stands at an
+    end, the first one, others before and behind it. With `empty` every third block of queries reads nothing."""
+    generator = torch.Generator().manual_seed(q_len + k_len)
+    blocks = -(-q_len // block_q)
+    last = (torch.arange(1, blocks + 1) * block_q + k_len - q_len - 1).clamp_min(0)[:, None] // block_k
+    index = (torch.rand(batch, heads, blocks, 5, generator=generator) * (last + 2)).long()
+    index[..., 1:2], index[..., 3] = last, 0
+    index[..., 4] = -1
+    if empty:
+        index[:, :, ::3] = -1
+    return index
+
+
+SLOPES = [0.5, 0.0, 0.03, -0.2]
+
+
+def biased(index: Tensor) -> tuple[Tensor, Tensor]:
+    """`index` without duplicates, and a random bias."""
+    index = Blocks(index, 1, 1).index
+    return index, torch.randn(index.shape, generator=torch.Generator().manual_seed(2))
+
+
+# Supports for four query heads over two key heads, made for the lengths of a call; the cpu backend takes none of them.
+MADE: dict[str, Callable[[int, int], Support]] = {
+    "blocks": lambda q, k: Blocks(entries(q, k, 1, 16, 16), 16, 16),
+    "blocks per key head": lambda q, k: Blocks(entries(q, k, 2, 8, 32), 8, 32),
+    "blocks per head": lambda q, k: Blocks(entries(q, k, 4, 5, 3), 5, 3),
+    "blocks per row": lambda q, k: Blocks(entries(q, k, 2, 16, 4, batch=2), 16, 4),
+    "blocks for each query": lambda q, k: Blocks(entries(q, k, 1, 1, 16), 1, 16),
+    "one block of queries": lambda q, k: Blocks(entries(q, k, 1, 2000, 64), 2000, 64),
+    "empty blocks": lambda q, k: Blocks(entries(q, k, 4, 4, 4, empty=True), 4, 4),
+    "no entries": lambda q, k: Blocks(torch.full((1, 1, -(-q // 4), 0), -1), 4, 4),
+    "tokens": lambda q, k: Tokens(entries(q, k, 1, 1, 1)),
+    "tokens per head and row": lambda q, k: Tokens(entries(q, k, 4, 3, 1, batch=2), 3),
+    "blocks with bias": lambda q, k: Blocks(*with_sizes(biased(entries(q, k, 1, 8, 8)), 8, 8)),
+    "blocks with bias per head and slopes": lambda q, k: Blocks(
+        *with_sizes(biased(entries(q, k, 4, 4, 8, batch=2)), 4, 8), alibi_slopes=SLOPES
+    ),
+    "tokens with bias per key head": lambda q, k: Tokens(*with_sizes(biased(entries(q, k, 2, 2, 1)), 2)),
+    "tokens with slopes": lambda q, k: Tokens(entries(q, k, 1, 1, 1), alibi_slopes=SLOPES),
+    "lines with slopes": lambda q, k: Lines([0, 1, 2, 30, 110], verticals=[0, 33, 40], alibi_slopes=SLOPES),
+    "lines per head with slopes": lambda q, k: Lines([[0, 1], [0, 50], [3], [0, 1]], [0, 60], alibi_slopes=SLOPES),
+}
+
+
+def with_sizes(pair: tuple[Tensor, Tensor], *sizes: int) -> tuple[Any, ...]:
+    """(index, sizes, bias), as the constructors want them."""
+    return pair[0], *sizes, pair[1]
 
 
 def widest(backend: str | None) -> torch.dtype:
@@ -131,7 +185,7 @@ def differentiate(function: Any, q: Tensor, k: Tensor, v: Tensor, narrow: torch.
     return Results(out.detach(), lse.detach(), *grads)
 
 
-def run(backend: str | None, q: Tensor, k: Tensor, v: Tensor, support: Lines, **options: Any) -> Results:
+def run(backend: str | None, q: Tensor, k: Tensor, v: Tensor, support: Support, **options: Any) -> Results:
     """`attention` forward and backward on one backend, which gets fp64 inputs in the widest dtype that it takes."""
     if q.dtype == torch.float64:
         q, k, v = (x.to(widest(backend)) for x in (q, k, v))
@@ -154,7 +208,7 @@ def assert_same(actual: Results, expected: Results, roundings: float = ROUNDINGS
 
 
 def readout(
-    support: Lines,
+    support: Support,
     q_len: int,
     k_len: int,
     *,

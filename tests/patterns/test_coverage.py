@@ -86,6 +86,11 @@ def test_hdc(rates, second, holes):
     assert (needed == NEVER).sum() == holes
 
 
+def test_hdc_where_a_rate_exceeds_the_gap_above():
+    """max(2 - 18, 18 - 2, 9)."""
+    assert coverage.hdc_gaps([1, 9, 2]) == [14, 16, 2]
+
+
 @pytest.mark.parametrize(("length", "hops"), [(1024, 10), (4096, 12), (16384, 14)])
 def test_log_sparse_hops_are_binary_digits(length, hops):
     """B8."""
@@ -299,6 +304,13 @@ def test_a_common_factor_grids():
     assert len(found.unread_neighbours) == 63
     assert (found.hops[1::2] == NEVER).all()
     assert (found.hops[::2] < NEVER).all()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "factor"), [([0, 4, 6], 2), ([6, 10, 15], 1), ([0, 7], 7), ([0], 0), ([], 0)], ids=str
+)
+def test_the_common_factor_is_that_of_all(numbers, factor):
+    assert coverage.common_factor(np.array(numbers, np.int64)) == factor
 
 
 def test_two_and_three_never_make_one():

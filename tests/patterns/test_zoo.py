@@ -49,7 +49,9 @@ def test_a_query_reads_the_same_keys_in_a_longer_sequence_unless_declared(rule):
     assert all(stable) != grows(rule)
 
 
-@pytest.mark.parametrize(("queries", "length"), [(0, 17), (1, 1), (1, 64), (1, 200), (5, 64), (48, 64), (40, 200)])
+@pytest.mark.parametrize(
+    ("queries", "length"), [(0, 17), (1, 1), (1, 64), (1, 200), (5, 64), (48, 64), (40, 200), (70, 200)]
+)
 @all_rules
 def test_the_last_queries_read_what_they_read_among_all(rule, queries, length):
     last = build(rule, length).mask(length, length)[..., length - queries :, :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from typer.testing import CliRunner
 from farspan.cli import app
 from farspan.patterns import rules
 from farspan.studies.report import build
+from farspan.studies.report.claims import probe_claims
 from farspan.studies.report.kinds import Kind
 from farspan.studies.report.prediction import Prediction, connections, predictions, spearman
-from farspan.studies.report.rows import ProbeRow
+from farspan.studies.report.results import read_study
+from farspan.studies.report.rows import ProbeRow, probe_rows
 from report_fixture import probe_cells, write_study
 
 LAYERS = [(0, 1, 4), (0, 2, 9), (0, 1, 5)]
@@ -93,6 +96,22 @@ def test_dense_and_learned_models_are_left_out() -> None:
     dense = [{"pattern": "dense"}] * 3
     learned = [{"pattern": "learned_spacing", "window": 3}] * 3
     assert predictions([row("a", {3: 1.0}, dense), row("b", {3: 1.0}, learned)]) == []
+
+
+def test_a_pattern_without_distances_has_no_say_in_what_direct_reading_does(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, probe_cells())
+    for path in folder.glob("cells/copy-fib-*/result.json"):
+        content = json.loads(path.read_text())
+        content["layers"][0]["slashes"] = []
+        path.write_text(json.dumps(content))
+    rows = probe_rows(read_study(folder), "shift-copy")
+    directs = {row.label: row.direct for row in rows}
+    assert directs["fib stagger"] == frozenset()
+    assert directs["dense"] is None
+    assert directs["powers fixed"]
+    (finding,) = probe_claims(rows)[-1].findings
+    asked = sum(len(row.accuracy) for row in rows if row.direct)
+    assert sum(int(n) for n in re.findall(r"of (\d+)", finding.text)) == asked
 
 
 def test_the_report_and_the_command_show_it(tmp_path: Path) -> None:

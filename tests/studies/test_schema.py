@@ -39,7 +39,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_shipped_studies_load_and_their_models_can_be_configured() -> None:
-    assert shipped() == ["mini", "paper", "shift-copy", "small"]
+    assert shipped() == ["depth", "design", "mini", "paper", "shift-copy", "small", "windows", "zoo-mini"]
     for name in shipped():
         for cell in load(name).cells():
             FarspanConfig(num_hidden_layers=cell.model.layers, hidden_size=64, num_attention_heads=4, rules=cell.rules)
@@ -69,6 +69,15 @@ def test_a_matched_arm_has_equal_pairs_in_every_layer(tmp_path: Path) -> None:
     for ours, theirs in zip(window.rules, target.rules, strict=True):
         pairs = [int(rules.build(rule, 64).pairs(64, 64)) for rule in (ours, theirs)]
         assert abs(pairs[0] - pairs[1]) <= 64
+
+
+def test_a_matched_arm_of_random_keys_draws_anew_in_every_layer(tmp_path: Path) -> None:
+    text = STUDY.replace('"sliding_window", match = "fib stagger 5"', '"random", match = "fib stagger 5", seed = 3')
+    *_, target, control = load(write(tmp_path, text)).cells()
+    assert [(rule["seed"], rule["layer"]) for rule in control.rules] == [(3, 0), (3, 1), (3, 2), (3, 3)]
+    for ours, theirs in zip(control.rules, target.rules, strict=True):
+        pairs = [int(rules.build(rule, 64).pairs(64, 64)) for rule in (ours, theirs)]
+        assert 2 * abs(pairs[0] - pairs[1]) <= 64
 
 
 def test_arms_with_equal_seed_and_shape_differ_in_rules_only() -> None:
@@ -128,7 +137,7 @@ def test_a_wrong_file_is_refused_by_file_key_and_allowed_values(
 
 
 def test_a_study_that_is_not_there_is_named_with_the_ones_that_are() -> None:
-    with pytest.raises(ValueError, match=r"mini, paper, shift-copy, small.*'minni'"):
+    with pytest.raises(ValueError, match=r"mini, paper, shift-copy, small, windows, zoo-mini .*'minni'"):
         load("minni")
 
 

@@ -1,8 +1,8 @@
 """Attention over `Blocks` and `Tokens` in plain PyTorch: keys gathered block by block, gradients by recomputation.
 
-Query blocks go in chunks, one batch row at a time, so a result does not depend on the rows beside it. A chunk gathers the
-keys of its entries once for all query heads that share them and takes a matrix product per query block. What a chunk
-holds is bounded in bytes, so memory is linear in T.
+Query blocks go in chunks, one batch row at a time, so a result does not depend on the rows beside it. A chunk gathers
+the keys of its entries once for all query heads that share them and takes a matrix product per query block. What a
+chunk holds is bounded, so memory is linear in T.
 
 The gradient of a key is a sum over the entries that list it. A chunk sorts its entries by key block and sums them in
 that order, without atomic additions; the chunks are added one after the other.
@@ -25,7 +25,7 @@ from farspan.attention.precision import no_autocast
 
 _LOG2_E = math.log2(math.e)
 # Scores and gathered numbers worked on at a time: a share of the cache on a CPU, enough to fill a GPU elsewhere.
-_CPU_NUMBERS = 1 << 19
+_CPU_NUMBERS = 1 << 20
 _GPU_NUMBERS = 1 << 26
 
 
@@ -71,7 +71,7 @@ def backward(
     block_k: int,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and bias, accumulated in fp32 (fp64 for fp64 inputs) and returned in the dtypes of the inputs.
+    """Gradients of q, k, v and bias, accumulated in fp32 (fp64 for fp64 inputs) and returned in their dtypes.
 
     The gradient of a bias that is not there is an empty tensor.
     """
@@ -145,7 +145,8 @@ class _Chunk:
         if missing:
             rows = F.pad(rows, (0, 0, 0, missing))
         rows = rows.unflatten(1, (-1, self.block_q)).unflatten(0, (len(self.kv_heads), -1))
-        return rows.transpose(1, 2).flatten(2, 3)
+        # Contiguous, because the batched product walks over other strides matrix by matrix.
+        return rows.transpose(1, 2).flatten(2, 3).contiguous()
 
     def store(self, target: Tensor, value: Tensor) -> None:
         """The reverse of `rows`."""
@@ -155,7 +156,7 @@ class _Chunk:
     def gather(self, x: Tensor) -> Tensor:
         """`[B, Hkv, Tk, D]` -> `[G, N, M, D]`; where there is no key, the last one."""
         keys = _keys(self.entries, self.block_k).clamp_max(x.shape[2] - 1)
-        return x[self.batch][self.kv_heads[:, None, None], keys].to(self.add.dtype)
+        return _pick(x[self.batch], self.kv_heads[:, None, None], keys).to(self.add.dtype)
 
     def scores(self, rows: Tensor, keys: Tensor) -> Tensor:
         """`[G, N, R, D]` times `[G, N, M, D]` -> `[G, N, R, M]`, with what is added to them."""
@@ -177,6 +178,17 @@ class _Chunk:
         """Adds to `target [1|B, Hs, blocks, n]` the sums over the pairs of each entry."""
         sums = grad_scores.sum(2).unflatten(2, (-1, self.block_k)).sum(3)
         target[self.in_bias] += sums if self.entries.shape[0] == len(sums) else sums.sum(0, keepdim=True)
+
+
+def _pick(x: Tensor, heads: Tensor, keys: Tensor) -> Tensor:
+    """`x[heads, keys]` for `x [Hkv, Tk, D]`: whole rows, five times as fast, wherever they lie on a grid of rows."""
+    dim = x.shape[2]
+    if x.stride(2) != 1 or x.stride(0) % dim or x.stride(1) % dim:
+        return x[heads, keys]
+    by_head, by_key = x.stride(0) // dim, x.stride(1) // dim
+    rows = x.as_strided((1 + (x.shape[0] - 1) * by_head + (x.shape[1] - 1) * by_key, dim), (dim, 1))
+    places = heads * by_head + keys * by_key
+    return rows.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
 def _keys(entries: Tensor, block_k: int) -> Tensor:
@@ -212,8 +224,8 @@ def _chunks(
             these = slice(head, min(head + some_heads, own))
             for block in range(0, index.shape[2], some_blocks):
                 these_blocks = slice(block, min(block + some_blocks, index.shape[2]))
-                place = (own_row, these if index.shape[1] == own else slice(None), these_blocks)
-                entries = index[place].long()
+                own_heads = these if index.shape[1] == own else slice(None)
+                entries = index[own_row, own_heads, these_blocks].long()
                 row = torch.arange(these_blocks.start * block_q, these_blocks.stop * block_q, device=device)
                 row = row.clamp_max(q_len - 1).unflatten(0, (-1, block_q))
                 position = row + (k_len - q_len)
@@ -222,7 +234,7 @@ def _chunks(
                 width = int((~absent).sum(-1).max()) if entries.numel() else 0
                 if width == 0:
                     continue
-                place = (*place, slice(width))
+                place = (own_row, own_heads, these_blocks, slice(width))
                 entries = entries.masked_fill(absent, blocks)[..., :width]
                 keys = _keys(entries, block_k)[:, :, None, None, :]
                 behind = position[:, None, :, None] - keys

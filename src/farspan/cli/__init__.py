@@ -30,7 +30,12 @@ app.add_typer(pattern_app, name="pattern")
 app.add_typer(eval_app, name="eval")
 
 Root = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
-StudyName = Annotated[str, typer.Argument(help="A shipped study (mini, small, shift-copy, paper) or a TOML file.")]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped study (mini, small, shift-copy, zoo-mini, windows, depth, design, paper) or a TOML file."
+    ),
+]
 
 
 def main() -> None:

@@ -270,7 +270,7 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> l
         if "file" in rule:
             return _rules_of_file(rule, model)
         schedule = rule.pop("schedule", None)
-        bounds: dict[str, float] = {key: rule.pop(key) for key in ("low", "high") if schedule and key in rule}
+        bounds: dict[str, float] = {key: rule.pop(key) for key in ("low", "high", "seed") if schedule and key in rule}
         if "match" in rule:
             return _matched(rule, schedule, bounds, arms, model, length)
         if schedule is not None and rule.get("pattern") in LAYER_RULES:

@@ -112,6 +112,8 @@ def _mask(axis: Axes, stack: Sequence[Support], length: int) -> None:
     axis.set_xlabel("key (tokens)", fontsize=_LABEL)
     axis.set_ylabel("query (tokens)", fontsize=_LABEL)
     axis.tick_params(labelsize=_LABEL - 1)
+    for side_axis in (axis.xaxis, axis.yaxis):
+        side_axis.set_major_formatter(lambda number, _: _short(number))
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     if side > 1:
@@ -134,9 +136,11 @@ def _reach(axis: Axes, found: Analysis) -> None:
     extent = (0, longest, depth + 0.5, 0.5)
     # Lighter than a full blue, so that the frame and the letters beside it stand out.
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1.3, aspect="auto", interpolation="nearest", extent=extent)
-    at = [math.log2(1 + tick) for tick in ticks(found.length)]
-    kept = [n for n in range(len(at)) if n == len(at) - 1 or at[-1] - at[n] > longest / 7]
-    axis.set_xticks([at[n] for n in kept], [_short(ticks(found.length)[n]) for n in kept])
+    kept = [found.length - 1]
+    for tick in ticks(found.length)[-2::-1]:
+        if math.log2((1 + kept[-1]) / (1 + tick)) > longest / 7:
+            kept.append(tick)
+    axis.set_xticks([math.log2(1 + tick) for tick in kept], [_short(tick) for tick in kept])
     axis.set_xlabel("distance connected (tokens)", fontsize=_LABEL)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -174,8 +178,11 @@ def _distance_axis(axis: Axes, length: int) -> None:
     axis.set_xlabel("distance (tokens)", fontsize=_LABEL)
 
 
-def _short(number: int) -> str:
-    return f"{number / 1000:.0f}k" if number >= 10_000 else str(number)
+def _short(number: float) -> str:
+    for unit, size in (("M", 1_000_000), ("k", 10_000)):
+        if number >= size - 1:
+            return f"{number / (1000 if unit == 'k' else size):.3g}{unit}"
+    return f"{number:.0f}"
 
 
 def _wrapped(name: str, width: int = 30) -> str:

@@ -104,7 +104,8 @@ class ProbeRow:
     task: str
     accuracy: Mapping[int, float]
     direct: frozenset[int] | None
-    """Distances that some layer reads directly; None where every distance is (dense)."""
+    """Distances that some layer reads directly; None where every distance is (dense), and none where the position of
+    the query decides them, so that no distance is read by all."""
     chance: float | None
     rules: Sequence[Mapping[str, Any]] = ()
     """One a layer, bottom to top, as the cell's config has them; none where it has none."""
@@ -151,13 +152,18 @@ def probe_rows(study: Study, task: str) -> list[ProbeRow]:
                 depth=int(depth),
                 task=task,
                 accuracy={d: fmean(v) for d, v in sorted(values.items())},
-                direct=None if dense else frozenset(d for layer in layers for d in layer["slashes"]),
+                direct=None if dense else _direct(layers),
                 chance=cells[0].result.get("chance"),
                 rules=config.get("rules") or (),
                 length=int((config.get("recipe") or {}).get("length", 0)),
             )
         )
     return sorted(rows, key=lambda row: (row.depth, order(row.kind)))
+
+
+def _direct(layers: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    listed = [layer["slashes"] for layer in layers]
+    return frozenset(distance for layer in listed for distance in layer) if all(listed) else frozenset()
 
 
 def _accuracies(result: Mapping[str, Any]) -> list[tuple[int, float]]:

@@ -69,15 +69,16 @@ def _paired(a: ProbeRow, b: ProbeRow) -> Finding:
 def _direct_reading(rows: list[ProbeRow]) -> Claim:
     counts = {True: [0, 0], False: [0, 0]}  # reads directly -> [passed, asked]
     for row in rows:
-        if row.direct is not None:
+        if row.direct:
             for distance, accuracy in row.accuracy.items():
                 tally = counts[row.reads(distance)]
                 tally[0] += accuracy > SOLVED
                 tally[1] += 1
     statement = "What a model copies from is what some layer reads directly, rarely a sum over several layers"
     rule = (
-        f"Over all sparse cells: the share of distances passed (above {SOLVED}) among those some layer reads directly "
-        "and among the rest. Shows if the 95 % (Wilson) interval of the first lies above that of the second."
+        f"Over all sparse cells whose patterns are made of distances: the share of distances passed (above {SOLVED}) "
+        "among those some layer reads directly and among the rest. Shows if the 95 % (Wilson) interval of the first "
+        "lies above that of the second."
     )
     (hit, direct), (reached, rest) = counts[True], counts[False]
     if not direct or not rest:

@@ -29,7 +29,10 @@ def probe_table(rows: list[ProbeRow], task: str) -> Table:
         for row in rows
     ]
     chance = next((row.chance for row in rows if row.chance is not None), None)
-    notes = [f"A dot marks a distance that some layer reads directly. Bold is above {SOLVED}."]
+    notes = [
+        "A dot marks a distance that some layer reads directly; patterns of blocks and tokens, where the position "
+        f"decides, have none. Bold is above {SOLVED}."
+    ]
     if chance is not None:
         notes.append(f"Chance is {chance:.3f}.")
     return Table(task, TITLES[task], columns, body, notes)
