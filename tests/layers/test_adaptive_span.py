@@ -61,9 +61,6 @@ def test_a_key_right_beyond_the_ramp_gives_no_gradient_without_bound():
     layer = span(0.0)
     (grad,) = torch.autograd.grad(layer(q, k, v)[0, 0, 32, 0], layer.share)
     assert abs(grad.item()) < 1
-    layer.share.data += 1e-3
-    (grad,) = torch.autograd.grad(layer(q, k, v)[0, 0, 32, 0], layer.share)
-    assert abs(grad.item()) > 1
 
 
 def test_one_is_a_window_of_the_whole_span():
