@@ -29,7 +29,7 @@ from farspan.attention import backends
 from farspan.models import FarspanConfig, FarspanForCausalLM
 from farspan.models.configuration import LAYER_RULES
 from farspan.studies.schema import Cell, load
-from farspan.support import Support
+from farspan.support import Lines, Support
 
 # Logits of both ways differ by the rounding of fp32 sums; 1e-4 is far below any effect of a wrong pair.
 TOLERANCE = 1e-4

@@ -78,7 +78,9 @@ def test_frozen_reads_what_counts_by_half_or_more():
     windows = [int((row >= row[0] / 2).sum()) for row in weights]
     assert layer.freeze() == Lines([range(window) for window in windows])
     assert windows == [0 + 4 + 1, math.floor(0.37 * 64 + 4) + 1, 64 + 4 + 1]
-    assert span(0.5, 0.5, ramp=8).freeze().mask(40, 40).equal(patterns.sliding_window(37).mask(40, 40).expand(2, -1, -1))
+    assert (
+        span(0.5, 0.5, ramp=8).freeze().mask(40, 40).equal(patterns.sliding_window(37).mask(40, 40).expand(2, -1, -1))
+    )
 
 
 def test_a_head_learns_the_span_of_its_task():

@@ -69,7 +69,7 @@ def trained(begin, target, steps=250, **how):
 
 @pytest.mark.parametrize(("begin", "target"), [(30, 42), (42, 33)])
 def test_an_annealed_gaussian_finds_a_key_that_a_triangle_cannot_feel(begin, target):
-    """The reason for the annealing: the gradient of a triangle reaches one key, and not the 9 or 12 that it would take."""
+    """The reason for the annealing: the gradient of a triangle reaches one key, not the 9 or 12 that it would take."""
     gaussian = trained(begin, target, width=8.0)
     assert gaussian.positions.item() == pytest.approx(target, abs=0.3)
     assert gaussian.freeze() == Lines([0, target])

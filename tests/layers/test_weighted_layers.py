@@ -1,4 +1,4 @@
-"""AdaptiveSpan and DCLS against their definitions: a share for every distance that multiplies the softmax's numerator."""
+"""AdaptiveSpan and DCLS against their definitions: a share for each distance, in the numerator of the softmax."""
 
 from __future__ import annotations
 

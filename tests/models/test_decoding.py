@@ -23,7 +23,10 @@ RULES = {
     "learned": [{"pattern": "learned_spacing", "window": 3}] * 2,
     "sinks": [{"pattern": "streaming_llm", "sinks": 2, "window": 5}] * 2,
     "strides": [{"pattern": "sparse_strided", "stride": 5, "form": "merged"}] * 2,
-    "blocks": [{"pattern": "block_local", "block": 6, "bridge": 2}, {"pattern": "fibonacci_blocks", "window": 3, "block": 4}],
+    "blocks": [
+        {"pattern": "block_local", "block": 6, "bridge": 2},
+        {"pattern": "fibonacci_blocks", "window": 3, "block": 4},
+    ],
     "blocks per head": [{"pattern": "s2_attention", "block": 4, "local_blocks": 1, "stride": 3, "heads": 4}] * 2,
     "tokens": [{"pattern": "random", "window": 3, "keys": 6, "layer": layer} for layer in range(2)],
     "tokens per head": [{"pattern": "elastic", "keys": 5, "layer": n, "layers": 2, "heads": 4} for n in range(2)],

@@ -36,9 +36,7 @@ class AdaptiveSpan(LearnedLayer):
         TypeError, ValueError: an argument is out of range.
     """
 
-    def __init__(
-        self, heads: int, max_span: int, ramp: int = 32, init: float = 0.0, coefficient: float = 2e-6
-    ) -> None:
+    def __init__(self, heads: int, max_span: int, ramp: int = 32, init: float = 0.0, coefficient: float = 2e-6) -> None:
         super().__init__()
         self.heads, self.max_span = at_least("heads", heads, 1), at_least("max_span", max_span, 1)
         self.ramp, self.init = at_least("ramp", ramp, 1), between("init", init, 0, 1)

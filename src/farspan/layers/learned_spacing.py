@@ -121,4 +121,3 @@ class LearnedSpacing(LearnedLayer):
         outside = distance.round() >= self.window
         same = (lower[:, None] == lower) & outside
         return outside & ~same.tril(-1).any(-1)
-

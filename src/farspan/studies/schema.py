@@ -296,7 +296,7 @@ def _rules_of_file(rule: dict[str, Any], model: Shape) -> list[dict[str, Any]]:
         raise ValueError(f"the model has {model.layers} layers, but {rule['file']} has rules for {len(written)}")
     for layer, one in enumerate(written):
         try:
-            check_rule(one, model.heads)
+            check_rule(one, model.heads, model.kv_heads)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{rule['file']}, rules[{layer}]: {error}") from None
     return [dict(one) for one in written]
