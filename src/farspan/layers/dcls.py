@@ -26,10 +26,9 @@ class DCLS(LearnedLayer):
     A key at distance x counts by the sum of what the positions p give it, before the softmax is normalised. With
     "triangle" a position gives `max(0, 1 - |x - p|)`, so its two neighbours share one; its gradient sees no farther
     than they, and a better key ten positions away will not be found. With "gaussian" it gives
-    `exp(-((x - p) / s)**2 / 2)` over three s to either side, normalised to one, and s shrinks geometrically from `width`
-    to `final_width` over the
-    first part of the training: wide it feels a better key from afar, narrow it reads one key. Keys inside the window
-    count one, whatever positions are near.
+    `exp(-((x - p) / s)**2 / 2)` over three s to either side, normalised to one, and s shrinks geometrically from
+    `width` to `final_width` over the first part of the training: wide it feels a better key from afar, narrow it reads
+    one key. Keys inside the window count one, whatever positions are near.
 
     Args:
         heads: query heads.
