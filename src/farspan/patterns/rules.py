@@ -151,7 +151,8 @@ def build(rule: Mapping[str, Any], length: int, queries: int | None = None) -> S
     given = {"length": length, "queries": length if queries is None else queries}
     arguments = {key: value for key, value in rule.items() if key not in ("pattern", "alibi")}
     known = _parameters(rule)
-    alibi, heads = rule.get("alibi", False), rule.get("heads")
+    alibi = rule.get("alibi", False)
+    heads: Any = rule.get("heads")
     if not isinstance(alibi, bool):
         raise TypeError(f"alibi must be true or false, got {alibi!r}")
     if alibi and heads is None:
