@@ -26,6 +26,7 @@ RULES = {
     "dcls": {"pattern": "dcls", "window": 3, "positions": [4.3, 11.9], "reach": 16, "per": "layer"},
     "blocks": {"pattern": "bigbird", "block": 4, "seed": 3, "layer": 1, "heads": 8},
     "tokens": {"pattern": "elastic", "keys": 3, "layer": 0, "layers": 8, "heads": 8},
+    "tiles": {"pattern": "fibonacci_blocks", "window": 3, "block": 4},
     "alibi": {"pattern": "fibonacci", "window": 3, "alibi": True, "heads": 8},
 }
 
@@ -93,7 +94,7 @@ def test_spans_and_positions_start_where_the_rule_says():
     assert dcls.progress == 0
 
 
-@pytest.mark.parametrize("name", ["blocks", "tokens", "alibi", "adaptive span", "dcls"])
+@pytest.mark.parametrize("name", ["blocks", "tokens", "tiles", "alibi", "adaptive span", "dcls"])
 def test_models_are_built_under_the_meta_device(name):
     """As `from_pretrained` builds them."""
     with torch.device("meta"):
