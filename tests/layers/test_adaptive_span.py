@@ -38,10 +38,10 @@ def test_heads_have_spans_of_their_own():
     assert [int((row == row[0]).sum()) for row in weights] == [17, 33]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25], ids=["at 0", "at a whole span"])
-def test_a_whole_span_has_the_gradient_of_a_longer_one(share):
+@pytest.mark.parametrize(("share", "length"), [(0.0, 32), (0.25, 48)], ids=["at 0", "at a whole span"])
+def test_a_whole_span_has_the_gradient_of_a_longer_one(share, length):
     """At z = 0 a shorter one does not exist, and a gradient of 0 would never let a head begin to look back."""
-    q, k, v = random_qkv(heads=1, q_len=70)
+    q, k, v = random_qkv(heads=1, q_len=length)
 
     def loss(z):
         return (span(z)(q, k, v) * v).sum()
@@ -51,6 +51,16 @@ def test_a_whole_span_has_the_gradient_of_a_longer_one(share):
     difference = (loss(share + 1e-6) - loss(share)) / 1e-6
     assert grad.item() == pytest.approx(difference.item(), rel=1e-4)
     assert abs(grad.item()) > 1e-3
+
+
+def test_a_key_right_beyond_the_ramp_gives_no_gradient_without_bound():
+    """Its weight is 0 and its score, which nothing trains, may be anything: exp(score) would be the slope."""
+    q, k, v = (torch.ones(1, 1, 33, 1).double() for _ in range(3))
+    k[:, :, 0] = 30
+    v[:, :, 0] = -1
+    layer = span(0.0)
+    (grad,) = torch.autograd.grad(layer(q, k, v)[0, 0, 32, 0], layer.share)
+    assert abs(grad.item()) < 1
 
 
 def test_one_is_a_window_of_the_whole_span():

@@ -1,4 +1,4 @@
-"""AdaptiveSpan and DCLS against their definitions: a share for each distance, in the numerator of the softmax."""
+"""AdaptiveSpan and DCLS against their definitions: for every distance a share that multiplies the exponential."""
 
 from __future__ import annotations
 

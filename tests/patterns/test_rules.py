@@ -9,7 +9,7 @@ import pytest
 
 from farspan import Lines, patterns, schedules
 from farspan.patterns.card import Card
-from farspan.patterns.rules import HEAD_SCHEDULES, PATTERNS, SCHEDULES, build, grows, over_depth
+from farspan.patterns.rules import HEAD_SCHEDULES, PATTERNS, SCHEDULES, build, grows, needs, over_depth
 
 RULES = [
     ({"pattern": "sliding_window", "window": 5}, patterns.sliding_window(5)),
@@ -33,6 +33,22 @@ def test_a_rule_survives_json_and_toml(rule, support):
     assert build(json.loads(json.dumps(rule)), 2048) == support
     toml = "\n".join(f"{key} = {json.dumps(value)}" for key, value in rule.items())
     assert build(tomllib.loads(toml), 2048) == support
+
+
+def test_any_rule_may_carry_alibi_for_the_heads_it_names():
+    rule = {"pattern": "block_local", "block": 4, "alibi": True, "heads": 3}
+    assert build(rule, 20, 7) == patterns.with_alibi(patterns.block_local(4, 20, 7), 3)
+    own = {"pattern": "elastic", "keys": 3, "heads": 4}
+    assert build({**own, "alibi": True}, 20) == patterns.with_alibi(build(own, 20), 4)
+    assert build({"pattern": "block_local", "block": 4, "alibi": False}, 20) == patterns.block_local(4, 20)
+    written = over_depth({"pattern": "fibonacci", "window": 3, "alibi": True}, 2, 8, "stagger")
+    assert [one["heads"] for one in written] == [8, 8]
+    assert build(written[0], 20) == patterns.with_alibi(patterns.fibonacci(3, 0.5), 8)
+
+
+def test_needs_says_what_of_a_sequence_decides_the_support():
+    given = {"sliding_window": set(), "powers_grown": {"length"}, "bigbird": {"length", "queries"}}
+    assert {name: needs({"pattern": name}) for name in given} == given
 
 
 def test_every_pattern_has_a_card():

@@ -37,7 +37,8 @@ class Windows(Dataset):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rules = [{"pattern": "learned_spacing", "window": 2}, {"pattern": "fibonacci", "window": 2}]
+    span = {"pattern": "adaptive_span", "max_span": 8, "ramp": 2, "init": 0.1, "coefficient": 0.01}
+    rules = [{"pattern": "learned_spacing", "window": 2}, span]
     shape = dict(vocab_size=32, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2)
     budget = dict(length=12, micro_batch=2, batch_tokens=96, tokens=96 * 4, log_every=1, save_every=2)
     # Without averaging the first moment is the last gradient; a large epsilon keeps the step proportional to it.
@@ -76,7 +77,7 @@ def test_two_processes_train_what_one_does(tmp_path):
         done = run(tmp_path, name, processes)
         assert done.returncode == 0, done.stderr[-3000:]
     one, two = state(tmp_path / "one"), state(tmp_path / "two")
-    for key in ("step", "tokens", "learning_rate", "loss", "grad_norm", "alphas"):
+    for key in ("step", "tokens", "learning_rate", "loss", "grad_norm", "alphas", "penalty"):
         assert [line[key] for line in two[2]] == [pytest.approx(line[key], rel=1e-4) for line in one[2]], key
     for a, b in ((one[0], two[0]), (one[1], two[1])):
         assert a.keys() == b.keys()

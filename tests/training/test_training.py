@@ -264,7 +264,7 @@ def test_the_penalty_of_spans_joins_the_loss_once_a_step(tmp_path, micro_batch):
 def test_a_penalty_alone_shortens_spans_to_nothing_and_no_further(tmp_path):
     """At 0 they are clamped after every step, and a share below 0 would be seen in the last line."""
     model = tiny({**SPAN, "coefficient": 100.0})
-    train(model, Windows(), recipe(20, learning_rate=0.1, min_learning_rate=1), tmp_path)
+    train(model, Windows(), recipe(15, learning_rate=0.1, min_learning_rate=1), tmp_path)
     spans = [line["spans"][0] for line in lines_of(tmp_path)]
     assert spans[0][0] < 4
     assert spans[-1] == [0.0, 0.0]

@@ -21,8 +21,8 @@ class AdaptiveSpan(LearnedLayer):
 
     A key at distance x counts by `m = clamp((ramp + z - x) / ramp, 0, 1)` before the softmax is normalised, with the
     span z = `share * max_span` and the share in 0 .. 1 a parameter of the head (section 2.2). Distances up to z are an
-    ordinary window; those on the ramp, at most `ramp`, join its softmax. Only they have a gradient with respect to z,
-    and at a whole z it is that of a longer span.
+    ordinary window; those on the ramp, at most `ramp`, join its softmax. Only they have a gradient with respect to z;
+    at a whole z it is that of a longer span over the keys that count already.
 
     Args:
         heads: query heads.
@@ -92,6 +92,8 @@ class AdaptiveSpan(LearnedLayer):
             step = torch.arange(self.ramp, device=q.device)
             first = whole[:, None] + 1
             weights = (self.ramp + spans[:, None] - (first + step)) / self.ramp
+            # Its own gradient would have no bound: nothing yet holds the score of a key that counts nothing.
+            weights = weights * (weights > 0)
             return add_bands(q, k, v, near, first, weights[:, None], scale, start)
 
 

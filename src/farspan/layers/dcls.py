@@ -25,8 +25,8 @@ class DCLS(LearnedLayer):
 
     A key at distance x counts by the sum of what the positions p give it, before the softmax is normalised. With
     "triangle" a position gives `max(0, 1 - |x - p|)`, so its two neighbours share one; its gradient sees no farther
-    than they, and a better key ten positions away will not be found. With "gaussian" it gives
-    `exp(-((x - p) / s)**2 / 2)` over three s to either side, normalised to one, and s shrinks geometrically from
+    than they do, and a better key ten positions away will not be found. With "gaussian" it gives
+    `exp(-((x - p) / s)**2 / 2)` over three s to either side, normalised to one. There s shrinks geometrically from
     `width` to `final_width` over the first part of the training: wide it feels a better key from afar, narrow it reads
     one key. Keys inside the window count one, whatever positions are near.
 
@@ -146,7 +146,7 @@ class DCLS(LearnedLayer):
 
 
 def _spread(positions: int | Sequence[float], window: int, reach: int) -> list[float]:
-    if not isinstance(positions, int | str):
+    if isinstance(positions, list | tuple):
         begin = [positive("positions", each) for each in positions]
         if not begin or not all(window <= each <= reach for each in begin):
             raise ValueError(f"positions must lie in {window}..{reach}, the window and the reach, got {positions}")

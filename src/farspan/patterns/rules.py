@@ -173,7 +173,7 @@ def build(rule: Mapping[str, Any], length: int, queries: int | None = None) -> S
     # transformers builds models under the meta device, and a support must hold its numbers.
     with torch.device("cpu"):
         support = _family(rule).build(**arguments, **{name: value for name, value in given.items() if name in known})
-        return with_alibi(support, heads) if alibi else support
+        return support if heads is None or not alibi else with_alibi(support, heads)
 
 
 def over_depth(

@@ -131,8 +131,10 @@ def _accumulation(recipe: Recipe, arguments: TrainingArguments) -> int:
 
 
 class _Trainer(Trainer):
-    """The Trainer, with windows in order, decay on matrices only, penalties of learned layers in the loss, and a stop
-    at the first number that is not finite."""
+    """The Trainer, with windows in order, decay on matrices only, and a stop at the first number that is not finite.
+
+    The loss is that of the model plus the penalties of its learned layers.
+    """
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)
