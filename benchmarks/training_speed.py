@@ -7,7 +7,7 @@
 
 A step is forward, backward and AdamW on random tokens, in fp32. An arm is one model that takes turns at both ways to
 compute its attention; printed are the median tokens per second and the median of the ratios within a round. Dense arms
-(causal SDPA) and learned spacing have no mask to be compared with. Nothing is printed of an arm unless the logits of
+(causal SDPA) and learned layers have no mask to be compared with. Nothing is printed of an arm unless the logits of
 both ways agree in the same run: what a boolean mask computes is what farspan computes.
 """
 
@@ -25,10 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import timing
-from farspan import Lines
 from farspan.attention import backends
 from farspan.models import FarspanConfig, FarspanForCausalLM
+from farspan.models.configuration import LAYER_RULES
 from farspan.studies.schema import Cell, load
+from farspan.support import Lines, Support
 
 # Logits of both ways differ by the rounding of fp32 sums; 1e-4 is far below any effect of a wrong pair.
 TOLERANCE = 1e-4
@@ -58,13 +59,13 @@ def build(cell: Cell, vocab_size: int) -> FarspanForCausalLM:
 
 
 @functools.lru_cache(maxsize=64)
-def mask_of(lines: Lines, length: int) -> Tensor:
-    return lines.mask(length, length)
+def mask_of(support: Support, length: int) -> Tensor:
+    return support.mask(length, length)
 
 
 def masked_attention(self, q: Tensor, k: Tensor, v: Tensor, start: None, scale: float) -> Tensor:
     """What the paper's code does: the whole mask as booleans, through dense attention."""
-    mask = mask_of(self.lines(k.shape[2]), k.shape[2])
+    mask = mask_of(self.support(q.shape[2], k.shape[2]), k.shape[2])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
 
 
@@ -80,7 +81,7 @@ def measure(cell: Cell, vocab_size: int, ids: Tensor, rounds: int) -> timing.Tur
     model = build(cell, vocab_size)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     ways = {"farspan": False, "mask": True}
-    if cell.rules[0]["pattern"] in ("dense", "learned_spacing"):
+    if cell.rules[0]["pattern"] in LAYER_RULES:
         del ways["mask"]
 
     def step(ids: Tensor) -> float:

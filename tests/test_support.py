@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_probes import PATTERNS, allowed, mask_by_definition, start_of
-from farspan import Lines, patterns
+from farspan import Blocks, Lines, Tokens, patterns
 
 numbers = st.lists(st.integers(0, 30), max_size=8)
 lengths = st.integers(0, 24)
@@ -411,3 +411,161 @@ def test_a_support_fits_every_length(name):
     slashes, verticals = lines.slashes, lines.verticals
     for length in (32, 5, 31, 33):
         assert torch.equal(lines.mask(length, length), mask_by_definition(slashes, verticals, length, length))
+
+
+# Blocks and Tokens
+
+
+@st.composite
+def entries(draw):
+    """A random index with padding and duplicates, its block sizes, and lengths that it was made for."""
+    q_len, k_len = draw(st.integers(1, 30)), draw(st.integers(0, 30))
+    block_q, block_k = draw(st.integers(1, 35)), draw(st.integers(1, 35))
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), -(-q_len // block_q), draw(st.integers(0, 4)))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+    index = torch.randint(-2, k_len // block_k + 3, shape, generator=generator).clamp_min(-1)
+    return index, block_q, block_k, q_len, k_len
+
+
+def mask_of_entries(index, block_q, block_k, q_len, k_len):
+    """bool `[B, Hs, q_len, k_len]`, pair by pair."""
+    mask = torch.zeros(*index.shape[:2], q_len, k_len, dtype=torch.bool)
+    for b, rows in enumerate(index.tolist()):
+        for h, row in enumerate(rows):
+            for i in range(q_len):
+                for j in range(min(k_len, k_len - q_len + i + 1)):
+                    mask[b, h, i, j] = j // block_k in row[i // block_q]
+    return mask
+
+
+@given(made=entries())
+def test_the_mask_of_blocks_is_the_definition(made):
+    index, block_q, block_k, q_len, k_len = made
+    mask = mask_of_entries(*made)
+    found = Blocks(index, block_q, block_k).mask(q_len, k_len)
+    shape = mask.shape if index.shape[0] > 1 else mask.shape[1:] if index.shape[1] > 1 else mask.shape[2:]
+    assert found.shape == shape
+    assert torch.equal(found.expand_as(mask), mask)
+
+
+@given(made=entries())
+def test_tokens_are_blocks_of_one_key(made):
+    index, block_q, _, q_len, k_len = made
+    tokens, blocks = Tokens(index, block_q), Blocks(index, block_q, 1)
+    assert torch.equal(tokens.mask(q_len, k_len), blocks.mask(q_len, k_len))
+    assert tokens != blocks
+    assert tokens == Tokens(index.flip(-1), block_q)
+
+
+@given(made=entries(), data=st.data())
+def test_the_pairs_of_blocks_are_what_the_mask_holds(made, data):
+    index, block_q, block_k, q_len, k_len = made
+    support, mask = Blocks(index, block_q, block_k), mask_of_entries(*made)
+    assert torch.equal(torch.as_tensor(support.pairs(q_len, k_len)).expand(mask.shape[:2]), mask.sum((2, 3)))
+    positions = st.lists(st.integers(-2, k_len + 2), min_size=q_len, max_size=q_len)
+    start = torch.tensor(data.draw(st.lists(positions, min_size=index.shape[0], max_size=index.shape[0])))
+    seen = mask & (torch.arange(k_len) >= start[:, None, :, None])
+    assert torch.equal(support.pairs(q_len, k_len, start), seen.sum((2, 3)))
+
+
+@given(made=entries())
+def test_the_cost_of_blocks_moves_the_keys_that_the_mask_reads(made):
+    index, block_q, block_k, q_len, k_len = made
+    mask = mask_of_entries(*made)
+    batch, heads = index.shape[:2]
+    for kv_heads in {1, heads}:
+        keys = mask.unflatten(1, (kv_heads, -1)).flatten(2, 3).any(2).sum().item()
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 2, "batch": batch}
+        cost = Blocks(index, block_q, block_k).cost(q_len, k_len, **sizes)
+        assert cost.pairs == mask.sum()
+        assert cost.forward_bytes == 4 * ((batch * heads * q_len + keys) * 4 + batch * heads * q_len)
+
+
+def test_entries_of_key_heads_cost_as_much_as_those_of_their_query_heads():
+    index = torch.tensor([[[[0], [1]], [[1], [0]]]])
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 8}
+    shared = Blocks(index, 2, 2).cost(4, 4, **sizes)
+    assert shared == Blocks(index.repeat_interleave(2, 1), 2, 2).cost(4, 4, **sizes)
+
+
+def test_blocks_are_sorted_unique_and_padded_at_the_end():
+    support = Blocks(torch.tensor([[[[3, -1, 0, 3, -1], [2, 1, -1, -1, -1]]]]), 2, 2)
+    assert support.index.tolist() == [[[[0, 3], [1, 2]]]]
+    assert support.index.dtype == torch.int32
+    assert (support.batch, support.heads) == (1, 1)
+
+
+def test_a_bias_moves_with_its_entries_and_keeps_its_gradient():
+    bias = torch.tensor([[[[1.0, 2.0, 3.0]]]], requires_grad=True)
+    support = Blocks(torch.tensor([[[[4, -1, 0]]]]), 1, 2, bias)
+    assert support.bias.tolist() == [[[[3.0, 1.0]]]]
+    (support.bias * torch.tensor([10.0, 100.0])).sum().backward()
+    assert bias.grad.tolist() == [[[[100.0, 0.0, 10.0]]]]
+
+
+def test_blocks_differ_by_everything_that_they_hold():
+    index, bias = torch.tensor([[[[0, 1]]]]), torch.tensor([[[[0.0, 1.0]]]])
+    same = Blocks(index, 2, 2, bias, alibi_slopes=[1.0])
+    assert same == Blocks(index.flip(-1), 2, 2, bias.flip(-1), alibi_slopes=torch.tensor([1.0]))
+    assert hash(same) == hash(Blocks(index, 2, 2, bias, alibi_slopes=[1.0]))
+    others = [
+        Blocks(index + 1, 2, 2, bias, alibi_slopes=[1.0]),
+        Blocks(index, 3, 2, bias, alibi_slopes=[1.0]),
+        Blocks(index, 2, 3, bias, alibi_slopes=[1.0]),
+        Blocks(index, 2, 2, bias + 1, alibi_slopes=[1.0]),
+        Blocks(index, 2, 2, alibi_slopes=[1.0]),
+        Blocks(index, 2, 2, bias, alibi_slopes=[2.0]),
+        Blocks(index, 2, 2, bias),
+    ]
+    assert all(same != other for other in others)
+    assert Lines([0], alibi_slopes=[1.0]) != Lines([0])
+    assert Blocks(index, 2, 2) != Lines([0])
+
+
+INDEX = torch.tensor([[[[0, 1]]]])
+WRONG_ENTRIES = [
+    ({"index": [[[[0]]]]}, TypeError, "index must be an int32 or int64 tensor, got list"),
+    ({"index": INDEX.float()}, TypeError, "index must be an int32 or int64 tensor, got torch.float32"),
+    ({"index": INDEX[0]}, ValueError, r"index must be \[B, Hs, blocks, n\] .* got \[1, 1, 2\]"),
+    ({"index": INDEX[:, :0]}, ValueError, r"index must be .* at least one head, got \[1, 0, 1, 2\]"),
+    ({"index": INDEX - 2}, ValueError, "index must lie in .*, got -2..-1"),
+    ({"index": INDEX + 2**31}, ValueError, "index must lie in .*, got 2147483648"),
+    ({"block_q": 0}, ValueError, "block_q must lie in .*, got 0"),
+    ({"block_k": 2.0}, TypeError, "block_k must be an integer, got 2.0"),
+    ({"block_k": True}, TypeError, "block_k must be an integer, got the boolean True"),
+    ({"bias": [0.0, 1.0]}, TypeError, "bias must be a floating point tensor, got list"),
+    ({"bias": INDEX}, TypeError, "bias must be a floating point tensor, got torch.int64"),
+    (
+        {"bias": torch.zeros(1, 1, 1, 3)},
+        ValueError,
+        r"bias must have the shape .* \[1, 1, 1, 2\] .* got \[1, 1, 1, 3\]",
+    ),
+    ({"index": INDEX * 0, "bias": torch.zeros(1, 1, 1, 2)}, ValueError, "index must list an entry once .* got 0 twice"),
+    ({"alibi_slopes": [[1.0]]}, ValueError, r"alibi_slopes must be one number per head, .* got shape \[1, 1\]"),
+    ({"alibi_slopes": [torch.inf]}, ValueError, r"alibi_slopes must be finite, got \[inf\]"),
+    ({"alibi_slopes": [True]}, TypeError, "alibi_slopes must be real numbers, got torch.bool"),
+    ({"alibi_slopes": torch.ones(1, requires_grad=True)}, ValueError, "alibi_slopes must not require a gradient"),
+]
+
+
+@pytest.mark.parametrize(("given_values", "error", "words"), WRONG_ENTRIES, ids=[words for *_, words in WRONG_ENTRIES])
+def test_what_is_not_an_entry_is_refused_by_name(given_values, error, words):
+    arguments = {"index": INDEX, "block_q": 2, "block_k": 2}
+    Blocks(**arguments)
+    with pytest.raises(error, match=f"^{words}") as raised:
+        Blocks(**{**arguments, **given_values})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("call", ["mask", "pairs"])
+def test_blocks_made_for_another_number_of_queries_say_so(call):
+    with pytest.raises(ValueError, match=r"^index must list 3 blocks of 2 query rows for 5 queries, got 1"):
+        getattr(Blocks(INDEX, 2, 2), call)(5, 5)
+
+
+def test_repr_of_blocks_and_tokens_says_what_they_hold():
+    bias = torch.zeros(1, 1, 1, 2)
+    assert repr(Blocks(INDEX, 2, 4)) == "Blocks(tensor[1, 1, 1, 2], block_q=2, block_k=4)"
+    assert repr(Tokens(INDEX, 2, bias, alibi_slopes=[1.0])) == (
+        "Tokens(tensor[1, 1, 1, 2], block_q=2, bias=tensor[1, 1, 1, 2], alibi_slopes=tensor[1])"
+    )

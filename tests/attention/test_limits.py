@@ -17,7 +17,7 @@ from farspan import attention, patterns
 
 MEASURE = """
     import sys, torch
-    from farspan import attention, patterns
+    from farspan import Blocks, attention, patterns
     torch.set_num_threads(1)
     backend, backward, lengths = sys.argv[1], sys.argv[2] == "backward", [int(length) for length in sys.argv[3:]]
 
@@ -26,7 +26,11 @@ MEASURE = """
 
     def run(length):
         q, k, v = (torch.randn(1, 1, length, 64, requires_grad=backward) for _ in range(3))
-        out = attention(q, k, v, patterns.fibonacci(window=9, alpha=1.5), backend=backend)
+        blocks = torch.arange(-(-length // 64))[:, None]
+        support = patterns.fibonacci(window=9, alpha=1.5)
+        if backend == "blocks":
+            support = Blocks(torch.cat([blocks // 2, (blocks - 1).clamp_min(0), blocks], 1)[None, None], 64, 64)
+        out = attention(q, k, v, support, backend="torch" if backend == "blocks" else backend)
         if backward:
             out.square().sum().backward()
 
@@ -55,6 +59,8 @@ def printed_by(program: str, *arguments: object) -> list[float]:
     params=[
         ("torch", "forward"),
         ("torch", "backward"),
+        ("blocks", "forward"),  # of the torch backend
+        ("blocks", "backward"),
         pytest.param(("cpu", "forward"), marks=needs_core),
         pytest.param(("cpu", "backward"), marks=needs_core),
     ],

@@ -151,6 +151,14 @@ def test_compare_prints_a_table_and_pictures():
     assert said.count("mask of the bottom layer") == 3
 
 
+def test_compare_tells_none_from_unknown():
+    """A window connects not everything; hops are those of distances, which blocks are not made of."""
+    said = run("compare", "sliding_window:window=2", "block_local:block=8", "--length", 64, "--layers", 2)
+    rows = {line.split("│")[1].strip(): line.split("│")[2:4] for line in said.splitlines() if line.startswith("│")}
+    assert [cell.strip() for cell in rows["depth to connect all"]] == ["none", "none"]
+    assert [cell.strip() for cell in rows["hops to connect all"]] == ["63", "not known"]
+
+
 def test_compare_as_json_is_the_analysis():
     found = json.loads(run("compare", *THREE, "--length", 64, "--layers", 4, "--heads", 2, "--json"))
     assert list(found) == THREE

@@ -22,6 +22,11 @@ RULES = {
     "powers grown": {"pattern": "powers_grown", "window": 3},
     "lines": {"pattern": "lines", "slashes": [[0, 1], [0, 13], *([d] for d in range(6))], "verticals": [0]},
     "learned": {"pattern": "learned_spacing", "window": 3, "rungs": 9, "low": 0.7, "high": 1.1},
+    "adaptive span": {"pattern": "adaptive_span", "max_span": 20, "ramp": 4, "init": 0.3, "coefficient": 1 / 3},
+    "dcls": {"pattern": "dcls", "window": 3, "positions": [4.3, 11.9], "reach": 16, "per": "layer"},
+    "blocks": {"pattern": "bigbird", "block": 4, "seed": 3, "layer": 1, "heads": 8},
+    "tokens": {"pattern": "elastic", "keys": 3, "layer": 0, "layers": 8, "heads": 8},
+    "alibi": {"pattern": "fibonacci", "window": 3, "alibi": True, "heads": 8},
 }
 
 
@@ -61,11 +66,12 @@ def test_weights_are_drawn_as_in_the_paper(given, std):
 
 def test_equal_seeds_give_equal_weights_whatever_the_rules():
     states = []
-    for rule in (RULES["dense"], RULES["learned"], RULES["fibonacci"]):
+    for name in ("dense", "learned", "fibonacci", "adaptive span", "dcls", "blocks"):
+        rule = RULES[name]
         torch.manual_seed(7)
         config = FarspanConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, rules=[rule] * 2)
         state = FarspanForCausalLM(config).state_dict()
-        states.append({name: value for name, value in state.items() if not name.endswith("theta")})
+        states.append({name: value for name, value in state.items() if ".spacing." not in name})
     for state in states[1:]:
         assert state.keys() == states[0].keys()
         assert all(torch.equal(value, states[0][name]) for name, value in state.items())
@@ -76,6 +82,23 @@ def test_theta_starts_at_zero():
     model = FarspanForCausalLM(config)
     assert [each.spacing.theta.tolist() for each in model.attentions] == [[0.0], [0.0]]
     assert all(each.spacing.alpha.item() == pytest.approx(0.9) for each in model.attentions)
+
+
+def test_spans_and_positions_start_where_the_rule_says():
+    rules = [RULES["adaptive span"], RULES["dcls"]]
+    model = FarspanForCausalLM(FarspanConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, rules=rules))
+    span, dcls = (each.spacing for each in model.attentions)
+    assert span.spans.tolist() == pytest.approx([6.0] * 8)
+    assert dcls.positions.tolist() == [pytest.approx([4.3, 11.9])]
+    assert dcls.progress == 0
+
+
+@pytest.mark.parametrize("name", ["blocks", "tokens", "alibi", "adaptive span", "dcls"])
+def test_models_are_built_under_the_meta_device(name):
+    """As `from_pretrained` builds them."""
+    with torch.device("meta"):
+        config = FarspanConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, rules=[RULES[name]])
+        assert FarspanForCausalLM(config).device.type == "meta"
 
 
 def test_json_keeps_every_rule_to_the_last_digit(tmp_path):
@@ -132,7 +155,35 @@ REFUSED = {
     ),
     "lines of another number of heads": (
         [{"pattern": "lines", "slashes": [[0], [1], [2]]}] * 2,
-        r"rules\[0\]: a rule with lines per head needs 8 of them, one a head, got 3",
+        r"rules\[0\]: a rule with keys per head must have 8 heads, as the model, got 3",
+    ),
+    "blocks of another number of heads": (
+        [{"pattern": "bigbird", "block": 4, "heads": 4}] * 2,
+        r"rules\[0\]: a rule with keys per head must have 8 heads, as the model, got 4",
+    ),
+    "what a builder refuses": (
+        [{"pattern": "elastic", "keys": 0}] * 2,
+        r"rules\[0\]: keys must be an integer >= 1, got 0",
+    ),
+    "alibi without heads": (
+        [{"pattern": "fibonacci", "window": 3, "alibi": True}] * 2,
+        r"rules\[0\]: a rule with alibi needs heads, the number of query heads",
+    ),
+    "alibi for other heads": (
+        [{"pattern": "fibonacci", "window": 3, "alibi": True, "heads": 4}] * 2,
+        r"rules\[0\]: a rule with ALiBi must have 8 slopes, one a head of the model, got 4",
+    ),
+    "alibi in words": (
+        [{"pattern": "fibonacci", "window": 3, "alibi": "yes", "heads": 8}] * 2,
+        r"rules\[0\]: alibi must be true or false, got 'yes'",
+    ),
+    "span, unknown": (
+        [{"pattern": "adaptive_span", "max_span": 3, "heads": 8}] * 2,
+        r"rules\[0\]: an? adaptive_span rule takes max_span, ramp, init, coefficient, got heads",
+    ),
+    "dcls, range": (
+        [{"pattern": "dcls", "window": 8, "reach": 8}] * 2,
+        r"rules\[0\]: reach must be an integer >= 9, got 8",
     ),
     "words for rules": (["dense"] * 2, "rules"),
     "one rule for all": ({"pattern": "dense"}, "rules"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from transformers import DynamicCache
 
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM
+from farspan.models.modeling import MOST_SUPPORTS
+from farspan.patterns import rules as patterns
 
 RULES = {
     "dense": [{"pattern": "dense"}] * 2,
@@ -16,6 +21,19 @@ RULES = {
     "verticals": [{"pattern": "lines", "slashes": [0, 1, 13], "verticals": [0, 2]}] * 2,
     "lines per head": [{"pattern": "lines", "slashes": [[0, 1, 2], [0, 5], [0, 13], [2, 15]]}] * 2,
     "learned": [{"pattern": "learned_spacing", "window": 3}] * 2,
+    "sinks": [{"pattern": "streaming_llm", "sinks": 2, "window": 5}] * 2,
+    "strides": [{"pattern": "sparse_strided", "stride": 5, "form": "merged"}] * 2,
+    "blocks": [
+        {"pattern": "block_local", "block": 6, "bridge": 2},
+        {"pattern": "fibonacci_blocks", "window": 3, "block": 4},
+    ],
+    "blocks per head": [{"pattern": "s2_attention", "block": 4, "local_blocks": 1, "stride": 3, "heads": 4}] * 2,
+    "tokens": [{"pattern": "random", "window": 3, "keys": 6, "layer": layer} for layer in range(2)],
+    "tokens per head": [{"pattern": "elastic", "keys": 5, "layer": n, "layers": 2, "heads": 4} for n in range(2)],
+    "alibi": [{"pattern": "sliding_window", "window": 9, "alibi": True, "heads": 4}] * 2,
+    "alibi on blocks": [{"pattern": "block_local", "block": 6, "bridge": 2, "alibi": True, "heads": 4}] * 2,
+    "adaptive span": [{"pattern": "adaptive_span", "max_span": 20, "ramp": 4, "init": 0.3}] * 2,
+    "dcls": [{"pattern": "dcls", "window": 3, "positions": [4.3, 11.9], "reach": 16, "width": 1.5}] * 2,
     "window, then 13 back": [{"pattern": "sliding_window", "window": 8}, {"pattern": "lines", "slashes": [0, 13]}],
     "one of each": [
         {"pattern": "learned_spacing", "window": 2},
@@ -25,8 +43,9 @@ RULES = {
     ],
 }
 EVERY_RULE = pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-# Verticals count from the first position of a row, so they refuse padding there (tests/models/test_masks.py).
-LEFT_PADDABLE = {name: rules for name, rules in RULES.items() if name != "verticals"}
+# What counts from the first position of a row refuses padding there (tests/models/test_masks.py).
+ABSOLUTE = ("verticals", "sinks", "blocks", "blocks per head", "tokens", "tokens per head", "alibi on blocks")
+LEFT_PADDABLE = {name: rules for name, rules in RULES.items() if name not in ABSOLUTE}
 EVERY_LEFT_PADDABLE_RULE = pytest.mark.parametrize("rules", LEFT_PADDABLE.values(), ids=LEFT_PADDABLE)
 GROWN = {"pattern": "powers_grown", "window": 3}
 
@@ -37,7 +56,7 @@ def tiny(rules, trained=64):
     config = FarspanConfig(**shape, num_hidden_layers=len(rules), rules=rules, max_position_embeddings=trained)
     model = FarspanForCausalLM(config).eval()
     for each in model.attentions:
-        if each.spacing is not None:
+        if isinstance(each.spacing, LearnedSpacing):
             each.spacing.theta.data.fill_(0.3)
     return model
 
@@ -159,6 +178,45 @@ def test_growing_powers_refuse_a_cache_that_they_would_contradict():
         model(ids[:, 64:65], cache=cache)
     with pytest.raises(ValueError, match="reads other keys at 65 tokens"):
         model.generate(ids[:, :60], max_new_tokens=10, do_sample=False)
+
+
+def test_decoding_does_not_pile_up_supports():
+    """Blocks and tokens are made anew for every length; fixed lines once; long lines for a power of two at a time."""
+    rules = [RULES["tokens"][0], RULES["fibonacci"][0], RULES["strides"][0]]
+    model, ids = tiny(rules, trained=16), tokens(40)
+    built = []
+    for each in model.attentions:
+        each._supports = _Recorded(built)
+    in_pieces(model, ids, [10] + [1] * 30)
+    assert [len(each._supports) for each in model.attentions] == [MOST_SUPPORTS, 1, 3]
+    assert [key for key in built if key[0] == 0] == [(0, 0), (0, 16), (0, 32), (0, 64)]
+    assert len([key for key in built if key[0]]) == 31
+
+
+class _Recorded(dict):
+    def __init__(self, built):
+        super().__init__()
+        self.built = built
+
+    def __setitem__(self, key, support):
+        self.built.append(key)
+        super().__setitem__(key, support)
+
+
+def test_a_support_is_built_once_for_training_and_evaluation_in_turns():
+    (attention,) = tiny([RULES["tokens"][0]]).attentions
+    once = [attention.support(length, length) for length in (16, 32, 24)]
+    assert all(attention.support(length, length) is each for length, each in zip((16, 32, 24), once, strict=True))
+
+
+def test_growing_tokens_refuse_any_cache(monkeypatch):
+    """Nothing says that a shorter sequence reads the same keys."""
+    family = dataclasses.replace(patterns.PATTERNS["random"], grows=True)
+    monkeypatch.setitem(patterns.PATTERNS, "random", family)
+    model, ids = tiny(RULES["tokens"]), tokens(12)
+    with pytest.raises(ValueError, match=r"layer 0 reads other keys at 12 tokens than at 11.*use_cache=False"):
+        in_pieces(model, ids, [11, 1])
+    assert model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=False).shape == (1, 15)
 
 
 def test_growing_powers_take_a_cache_between_two_powers_of_two():

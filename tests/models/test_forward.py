@@ -7,6 +7,7 @@ import torch
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from farspan import Lines, patterns
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM
 
 TRAINED = 32
@@ -18,7 +19,21 @@ STATIC = {
     "verticals": {"pattern": "lines", "slashes": [0, 1, 13], "verticals": [0, 2]},
     "lines per head": {"pattern": "lines", "slashes": [[0, 1, 2, 3], [0, 5], [0, 13], [2, 30]]},
 }
-RULES = {"dense": {"pattern": "dense"}, **STATIC, "learned": {"pattern": "learned_spacing", "window": 3}}
+BLOCKED = {
+    "blocks": {"pattern": "block_local", "block": 6, "bridge": 2},
+    "blocks per key head": {"pattern": "s2_attention", "block": 4, "local_blocks": 1, "stride": 3, "heads": 4},
+    "tokens per head": {"pattern": "elastic", "keys": 5, "layer": 1, "layers": 3, "heads": 4},
+}
+LEARNED = {
+    "learned": {"pattern": "learned_spacing", "window": 3},
+    "adaptive span": {"pattern": "adaptive_span", "max_span": 20, "ramp": 4, "init": 0.3},
+    "dcls": {"pattern": "dcls", "window": 3, "positions": [4.3, 11.9], "reach": 16, "width": 1.5},
+}
+ALIBI = {
+    "alibi": {"pattern": "sliding_window", "window": 9, "alibi": True, "heads": 4},
+    "alibi on blocks": {"pattern": "block_local", "block": 6, "bridge": 2, "alibi": True, "heads": 4},
+}
+RULES = {"dense": {"pattern": "dense"}, **STATIC, **BLOCKED, **LEARNED, **ALIBI}
 EVERY_RULE = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 SHAPE = dict(
@@ -36,7 +51,7 @@ def tiny(*rules):
     torch.manual_seed(0)
     model = FarspanForCausalLM(FarspanConfig(**SHAPE, num_hidden_layers=len(rules), rules=list(rules))).eval()
     for each in model.attentions:
-        if each.spacing is not None:
+        if isinstance(each.spacing, LearnedSpacing):
             each.spacing.theta.data.fill_(0.3)
     return model
 
@@ -45,7 +60,7 @@ def llama_like(model):
     """Plain transformers with the same weights."""
     config = LlamaConfig(**SHAPE, num_hidden_layers=model.config.num_hidden_layers, attn_implementation="eager")
     llama = LlamaForCausalLM(config).eval()
-    llama.load_state_dict({name: value for name, value in model.state_dict().items() if not name.endswith("theta")})
+    llama.load_state_dict({name: value for name, value in model.state_dict().items() if ".spacing." not in name})
     return llama
 
 
@@ -65,7 +80,7 @@ def test_dense_is_llama(length):
 
 
 @pytest.mark.parametrize("length", [1, 5, TRAINED, 50], ids=lambda length: f"T={length}")
-@pytest.mark.parametrize("rule", STATIC.values(), ids=STATIC)
+@pytest.mark.parametrize("rule", [*STATIC.values(), *BLOCKED.values()], ids=[*STATIC, *BLOCKED])
 def test_every_static_rule_is_llama_under_its_mask(rule, length):
     """The mask is written down here, from the pattern's own function, and never by the model."""
     name, arguments = rule["pattern"], {key: value for key, value in rule.items() if key != "pattern"}
@@ -73,6 +88,8 @@ def test_every_static_rule_is_llama_under_its_mask(rule, length):
         support = Lines(**arguments)
     elif name == "powers_grown":
         support = patterns.powers_grown(**arguments, length=max(length, TRAINED))
+    elif rule in BLOCKED.values():
+        support = getattr(patterns, name)(**arguments, length=length)
     else:
         support = getattr(patterns, name)(**arguments)
     mask = support.mask(length, length)
@@ -86,6 +103,33 @@ def test_every_static_rule_is_llama_under_its_mask(rule, length):
         # Only a mask of ours has rows without keys; Llama would give the mean of all values there, and not zeros.
         llama = zero_where(llama, empty)
     assert_close(model(ids).logits, llama(ids, attention_mask=additive.expand(2, *additive.shape[1:])).logits)
+
+
+@pytest.mark.parametrize("length", [1, 5, 50], ids=lambda length: f"T={length}")
+@pytest.mark.parametrize("rule", ALIBI.values(), ids=ALIBI)
+def test_alibi_is_llama_without_rotary_embedding_under_a_penalty_on_distance(rule, length):
+    """arXiv 2108.12409: slopes 1/4, 1/16, 1/64, 1/256 for four heads, and no position embedding."""
+    builder = getattr(patterns, rule["pattern"])
+    more = {"length": length} if rule["pattern"] == "block_local" else {}
+    arguments = {key: value for key, value in rule.items() if key not in ("pattern", "alibi", "heads")}
+    mask = builder(**arguments, **more).mask(length, length)
+    distance = (torch.arange(length)[:, None] - torch.arange(length)).float()
+    slopes = torch.tensor([4.0**-n for n in range(1, 5)])
+    additive = (-slopes[:, None, None] * distance).masked_fill(~mask, -torch.inf)
+    model = tiny(rule, rule)
+    llama, ids = llama_like(model), tokens(length, batch=2)
+    llama.model.rotary_emb.inv_freq.zero_()
+    assert_close(model(ids).logits, llama(ids, attention_mask=additive.expand(2, -1, -1, -1)).logits)
+
+
+@pytest.mark.parametrize(("rule", "feels"), [("window", True), ("alibi", False)])
+def test_rotary_embedding_goes_only_where_alibi_is(rule, feels):
+    model, hidden = tiny(RULES[rule]), torch.randn(1, 30, 32)
+    outputs = [
+        model.attentions[0](hidden, model.model.rotary_emb(hidden, stretch * torch.arange(30)[None]))[0]
+        for stretch in (1, 3)
+    ]
+    assert torch.equal(*outputs) != feels
 
 
 def zero_where(llama, empty):
@@ -139,7 +183,7 @@ def test_powers_grown_reads_farther_in_a_longer_text():
     """The paper's control is rebuilt at every length; up to the training length it stays as it was trained."""
     (attention,) = tiny(RULES["powers grown"]).attentions
     expected = {1: 16, 20: 16, TRAINED: 16, TRAINED + 1: 32, 64: 32, 65: 64, 1000: 512}
-    assert {length: max(attention.lines(length).slashes) for length in expected} == expected
+    assert {length: max(attention.support(length, length).slashes) for length in expected} == expected
 
 
 @EVERY_RULE
@@ -179,8 +223,9 @@ def test_gradient_checkpointing_changes_no_gradient(rule):
         assert torch.equal(grad, grads[1][name]), name
 
 
-@EVERY_RULE
+@pytest.mark.parametrize("rule", [r for n, r in RULES.items() if n not in ("adaptive span", "dcls")])
 def test_shapes_are_known_without_data(rule):
+    """But for those whose work depends on what they have learned."""
     model = tiny(rule).to("meta")
     assert model(tokens(20, batch=2).to("meta")).logits.shape == (2, 20, 64)
 

@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.masking_utils import causal_mask_function, create_causal_mask
 
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM
 from farspan.models.start import start_from_mask
 
@@ -17,6 +18,9 @@ RULES = {
     "powers grown": {"pattern": "powers_grown", "window": 3},
     "lines per head": {"pattern": "lines", "slashes": [[0, 1, 2, 3], [0, 5], [0, 13], [2, 30]]},
     "learned": {"pattern": "learned_spacing", "window": 3},
+    "alibi": {"pattern": "sliding_window", "window": 9, "alibi": True, "heads": 4},
+    "adaptive span": {"pattern": "adaptive_span", "max_span": 20, "ramp": 4, "init": 0.3},
+    "dcls": {"pattern": "dcls", "window": 3, "positions": [4.3, 11.9], "reach": 16, "width": 1.5},
 }
 EVERY_RULE = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 LENGTHS = {"2 and 5": [2, 5], "1, 40, 17": [1, 40, 17]}
@@ -29,7 +33,7 @@ def tiny(*rules):
     config = FarspanConfig(**shape, num_hidden_layers=len(rules), rules=list(rules), max_position_embeddings=32)
     model = FarspanForCausalLM(config).eval()
     for each in model.attentions:
-        if each.spacing is not None:
+        if isinstance(each.spacing, LearnedSpacing):
             each.spacing.theta.data.fill_(0.3)
     return model
 
@@ -237,16 +241,24 @@ def test_a_static_cache_is_refused_in_words(rule):
         model.generate(torch.arange(6)[None], max_new_tokens=3, cache_implementation="static")
 
 
-def test_verticals_refuse_padding_at_their_own_end():
-    """They are positions in the row: behind padding, position 0 is no longer the first token of the text."""
-    model = tiny({"pattern": "lines", "slashes": [0, 1, 13], "verticals": [0]})
+ABSOLUTE = {
+    "verticals": {"pattern": "lines", "slashes": [0, 1, 13], "verticals": [0]},
+    "sinks": {"pattern": "streaming_llm", "sinks": 2, "window": 5},
+    "blocks": {"pattern": "block_local", "block": 4},
+    "tokens": {"pattern": "elastic", "keys": 3},
+}
+
+
+@pytest.mark.parametrize("rule", ABSOLUTE.values(), ids=ABSOLUTE)
+def test_patterns_of_positions_refuse_padding_at_their_own_end(rule):
+    """They count from the beginning of the row: behind padding, position 0 is no longer the first token of the text."""
+    model = tiny(rule)
     texts, ids, mask, places = padded([3, 12], "right")
     logits = model(ids, attention_mask=mask).logits
     for row, (text, place) in enumerate(zip(texts, places, strict=True)):
         assert_close(logits[row, place], model(text[None]).logits[0])
-    with pytest.raises(
-        ValueError, match=r"the verticals of layer 0 count from the first position .*: pad on the right"
-    ):
+    words = f"the {rule['pattern']} rule of layer 0 counts from the first position of a row.*: pad on the right"
+    with pytest.raises(ValueError, match=words):
         model(ids, attention_mask=mask.flip(1))
     with pytest.raises(ValueError, match="or another document here"):
         model(ids[:1], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8]]), use_cache=False)

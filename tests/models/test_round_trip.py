@@ -12,7 +12,8 @@ import torch
 from transformers import AttentionInterface, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 
-from farspan import patterns
+from farspan import Lines, patterns
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM, FarspanModel
 
 RULES = {
@@ -23,6 +24,10 @@ RULES = {
     "powers grown": {"pattern": "powers_grown", "window": 3},
     "lines per head": {"pattern": "lines", "slashes": [[0, 1, 2], [0, 5], [0, 13], [2, 15]]},
     "learned": {"pattern": "learned_spacing", "window": 3},
+    "adaptive span": {"pattern": "adaptive_span", "max_span": 20, "ramp": 4, "init": 0.3},
+    "dcls": {"pattern": "dcls", "window": 3, "positions": [4.3, 11.9], "reach": 16, "width": 1.5},
+    "tokens": {"pattern": "elastic", "keys": 3, "layer": 0, "layers": 8, "heads": 4},
+    "alibi": {"pattern": "fibonacci", "window": 3, "alibi": True, "heads": 4},
 }
 EVERY_RULE = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 SHAPE = dict(vocab_size=64, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)
@@ -32,7 +37,7 @@ def tiny(*rules, theta=0.3, **more):
     torch.manual_seed(0)
     model = FarspanForCausalLM(FarspanConfig(**SHAPE, num_hidden_layers=len(rules), rules=list(rules), **more)).eval()
     for layer, each in enumerate(model.attentions):
-        if each.spacing is not None:
+        if isinstance(each.spacing, LearnedSpacing):
             each.spacing.theta.data.fill_(theta - 0.4 * layer)
     return model
 
@@ -129,13 +134,34 @@ def test_frozen_is_the_model_with_those_integer_patterns():
     alphas = [0.5 + 1 / (1 + math.exp(-0.6)), 0.8 + 0.7 / (1 + math.exp(0.2))]
     assert frozen.config.rules[1] == {"pattern": "dense"}
     assert [frozen.config.rules[layer]["alpha"] for layer in (0, 2)] == pytest.approx(alphas, rel=1e-6)
-    assert frozen.attentions[0].lines(50) == patterns.fibonacci(3, alphas[0])
-    assert frozen.attentions[2].lines(50) == patterns.fibonacci(3, alphas[1], rungs=5)
+    assert frozen.attentions[0].support(50, 50) == patterns.fibonacci(3, alphas[0])
+    assert frozen.attentions[2].support(50, 50) == patterns.fibonacci(3, alphas[1], rungs=5)
     assert not any("theta" in name for name in frozen.state_dict())
     built = tiny({"pattern": "fibonacci", "window": 3, "alpha": alphas[0]}, RULES["dense"], frozen.config.rules[2])
     built.load_state_dict(frozen.state_dict())
     assert torch.equal(frozen(IDS).logits, built(IDS).logits)
     assert [each.rule["pattern"] for each in model.attentions] == ["learned_spacing", "dense", "learned_spacing"]
+
+
+def test_spans_and_positions_freeze_to_lines_per_head():
+    model = tiny(RULES["adaptive span"], RULES["dcls"])
+    span, dcls = (each.spacing for each in model.attentions)
+    span.share.data.copy_(torch.tensor([0.0, 0.3, 0.5, 1.0]))
+    dcls.share.data[:2] = torch.tensor([7.2, 16.0]) / 16
+    frozen = model.freeze()
+    assert [each.spacing for each in frozen.attentions] == [None, None]
+    assert frozen.attentions[0].support(50, 50) == Lines([range(window) for window in (3, 9, 13, 23)])
+    assert frozen.attentions[1].support(50, 50) == Lines([[0, 1, 2, 7, 16], *[[0, 1, 2, 4, 12]] * 3])
+    assert frozen(IDS).logits.isfinite().all()
+
+
+def test_a_loaded_layer_is_as_far_in_its_training_as_the_saved_one(tmp_path):
+    model = tiny(RULES["dcls"])
+    model.attentions[0].spacing.after_step(0.6)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert loaded.attentions[0].spacing.sigma == model.attentions[0].spacing.sigma < 0.5
+    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
 
 
 def test_freezing_an_integer_alpha_changes_nothing():
@@ -212,7 +238,7 @@ def test_two_models_of_one_config_do_not_share_their_patterns():
     config = FarspanConfig(**SHAPE, num_hidden_layers=1, rules=[RULES["fibonacci"]])
     one, two = FarspanForCausalLM(config), FarspanForCausalLM(config)
     one(IDS), two(IDS)
-    assert one.attentions[0]._lines is not two.attentions[0]._lines
+    assert one.attentions[0]._supports is not two.attentions[0]._supports
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flash_attention_2", "flex_attention", "nonsense"])

@@ -71,6 +71,15 @@ def test_a_matched_arm_has_equal_pairs_in_every_layer(tmp_path: Path) -> None:
         assert abs(pairs[0] - pairs[1]) <= 64
 
 
+def test_a_matched_arm_of_random_keys_draws_anew_in_every_layer(tmp_path: Path) -> None:
+    text = STUDY.replace('"sliding_window", match = "fib stagger 5"', '"random", match = "fib stagger 5", seed = 3')
+    *_, target, control = load(write(tmp_path, text)).cells()
+    assert [(rule["seed"], rule["layer"]) for rule in control.rules] == [(3, 0), (3, 1), (3, 2), (3, 3)]
+    for ours, theirs in zip(control.rules, target.rules, strict=True):
+        pairs = [int(rules.build(rule, 64).pairs(64, 64)) for rule in (ours, theirs)]
+        assert 2 * abs(pairs[0] - pairs[1]) <= 64
+
+
 def test_arms_with_equal_seed_and_shape_differ_in_rules_only() -> None:
     cells = load("mini").cells()
     for cell in cells[1:]:

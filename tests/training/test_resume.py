@@ -26,11 +26,16 @@ from torch.utils.data import Dataset
 from farspan.models import FarspanConfig, FarspanForCausalLM
 from farspan.training import Recipe
 
-RULES = [{"pattern": "learned_spacing", "window": 2}, {"pattern": "fibonacci", "window": 2}]
+RULES = [
+    {"pattern": "learned_spacing", "window": 2},
+    {"pattern": "adaptive_span", "max_span": 8, "ramp": 2, "init": 0.1, "coefficient": 0.01},
+    {"pattern": "dcls", "window": 2, "positions": [3.0, 5.0], "reach": 8, "width": 2.0},
+    {"pattern": "bigbird", "block": 2, "heads": 2},
+]
 
 def model():
     torch.manual_seed(0)
-    shape = dict(vocab_size=32, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2)
+    shape = dict(vocab_size=32, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=4)
     return FarspanForCausalLM(FarspanConfig(**shape, rules=RULES))
 
 def recipe(steps, save_every, log_every=1):

@@ -20,6 +20,8 @@ from farspan.training import Recipe, Trained, train
 LENGTH, VOCABULARY = 12, 32
 WINDOW = {"pattern": "sliding_window", "window": 4}
 LEARNED = {"pattern": "learned_spacing", "window": 2}
+SPAN = {"pattern": "adaptive_span", "max_span": 8, "ramp": 2, "init": 0.5, "coefficient": 0.01}
+DCLS = {"pattern": "dcls", "window": 2, "positions": [3.0, 5.0], "reach": 8, "width": 2.0}
 
 
 @pytest.fixture(autouse=True)
@@ -234,8 +236,56 @@ def test_learned_alphas_are_logged_as_they_move(tmp_path):
     assert "alphas" not in lines_of(tmp_path / "static")[0]
 
 
+def gradients_of(folder, model):
+    """The gradients of a run of one step without averaging (beta1 = 0), by name."""
+    state = torch.load(folder / "checkpoints" / "checkpoint-1" / "optimizer.pt", weights_only=True)
+    names = sorted((name for name, _ in model.named_parameters()), key=lambda name: model.get_parameter(name).ndim < 2)
+    order = [n for group in state["param_groups"] for n in group["params"]]
+    return {name: state["state"][n]["exp_avg"] for name, n in zip(names, order, strict=True)}
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4], ids=lambda n: f"{4 // n} passes")
+def test_the_penalty_of_spans_joins_the_loss_once_a_step(tmp_path, micro_batch):
+    """arXiv 1905.07799, section 2.2: coefficient * max_span * mean(share) for each layer, whatever the passes."""
+    without = {**SPAN, "coefficient": 0.0}
+    found = []
+    for name, rule in (("with", SPAN), ("without", without)):
+        model = tiny(rule, WINDOW, rule)
+        train(model, Windows(), recipe(1, micro_batch, beta1=0, clip=1e9), tmp_path / name)
+        (line,) = lines_of(tmp_path / name)
+        found.append((line, gradients_of(tmp_path / name, model)))
+    (line, grads), (line_without, grads_without) = found
+    assert line["loss"] - line_without["loss"] == pytest.approx(2 * 0.01 * 8 * 0.5, rel=1e-4)
+    for name, grad in grads.items():
+        more = 0.01 * 8 / 2 if name.endswith("share") else 0.0
+        torch.testing.assert_close(grad, grads_without[name] + more, atol=1e-6, rtol=0)
+
+
+def test_a_penalty_alone_shortens_spans_to_nothing_and_no_further(tmp_path):
+    """At 0 they are clamped after every step, and a share below 0 would be seen in the last line."""
+    model = tiny({**SPAN, "coefficient": 100.0})
+    train(model, Windows(), recipe(20, learning_rate=0.1, min_learning_rate=1), tmp_path)
+    spans = [line["spans"][0] for line in lines_of(tmp_path)]
+    assert spans[0][0] < 4
+    assert spans[-1] == [0.0, 0.0]
+    assert model.attentions[0].spacing.share.tolist() == [0.0, 0.0]
+    assert lines_of(tmp_path)[-1]["penalty"] == 0
+
+
+def test_learned_positions_narrow_with_the_training(tmp_path):
+    model = tiny(DCLS, WINDOW)
+    widths = []
+    train(model, Windows(), recipe(10), tmp_path, report=lambda _: widths.append(model.attentions[0].spacing.sigma))
+    assert widths[:8] == pytest.approx([2.0 * (0.27 / 2.0) ** (step / 8) for step in range(1, 9)], rel=1e-5)
+    assert widths[8:] == pytest.approx([0.27] * 2)
+    lines = lines_of(tmp_path)
+    assert lines[-1]["positions"] == [model.attentions[0].spacing.positions.tolist()]
+    assert lines[0]["positions"] != lines[-1]["positions"]
+    assert "penalty" not in lines[0]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("rule", [{"pattern": "dense"}, WINDOW, LEARNED], ids=lambda rule: rule["pattern"])
+@pytest.mark.parametrize("rule", [{"pattern": "dense"}, WINDOW, LEARNED, SPAN, DCLS], ids=lambda rule: rule["pattern"])
 def test_a_trained_model_is_as_one_loaded_from_disk(tmp_path, rule, precision):
     """Neither autocast nor the switched-off cache of the training stays behind, and weights are fp32 all along."""
     model = tiny(rule)

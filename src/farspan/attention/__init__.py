@@ -61,8 +61,8 @@ def attention(
         q: `[B, H, Tq, D]`. Query row i stands at position Tk - Tq + i, so a cache needs no further argument.
         k: `[B, Hkv, Tk, D]` with H a multiple of Hkv; query head h reads key head h // (H // Hkv). Keys are not copied.
         v: `[B, Hkv, Tk, Dv]`.
-        support: which keys each query reads, and what is added to their scores: `Lines`, `Blocks` or `Tokens`. Causality
-            always holds on top of it. Entries for Hkv heads are shared by the query heads of a group.
+        support: which keys each query reads, and what is added to their scores: `Lines`, `Blocks` or `Tokens`.
+            Causality always holds on top of it. Entries for Hkv heads are shared by the query heads of a group.
         scale: multiplies the scores; 1 / sqrt(D) by default.
         start: int `[B, Tq]`, the first key position each query may read (left padding, packed documents), or None.
         return_lse: also return the log-sum-exp of the scores, natural logarithm.
@@ -72,8 +72,8 @@ def attention(
         out `[B, H, Tq, Dv]` in the dtype of q, or (out, lse) with lse `[B, H, Tq]` in fp32 (fp64 for fp64 inputs).
         A query without any key gives zeros and lse = -inf, and passes no gradient. Scores and softmax run in fp32 or
         wider, under autocast too.
-        Both outputs are differentiable once with respect to q, k, v and the support's bias. Inputs must be finite: a NaN
-        in any key or value reaches the queries that read it, and may reach others.
+        Both outputs are differentiable once with respect to q, k, v and the support's bias. Inputs must be finite: a
+        NaN in any key or value reaches the queries that read it, and may reach others.
 
     Raises:
         ValueError: shapes, devices or dtypes do not fit together, or the backend does not run here.

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from farspan.attention import attention
 from farspan.attention.precision import no_autocast
-from farspan.patterns import fibonacci, sliding_window
+from farspan.layers.bands import wide
+from farspan.layers.learned import LearnedLayer
+from farspan.patterns import sliding_window
 from farspan.patterns.arguments import positive
 from farspan.patterns.fibonacci import base
 from farspan.support import Lines
 
 
-class LearnedSpacing(nn.Module):
+class LearnedSpacing(LearnedLayer):
     """A window plus the rungs `alpha * f`, with `alpha = low + (high - low) * sigmoid(theta)` trained.
 
     A rung at distance `d = alpha * f` reads `(1 - frac) * K[t - lo] + frac * K[t - lo - 1]` with `lo = floor(d)` and
@@ -45,11 +49,18 @@ class LearnedSpacing(nn.Module):
     @property
     def alpha(self) -> Tensor:
         """The stretch, a tensor `[1]` that gradients flow through."""
-        return self.low + (self.high - self.low) * torch.sigmoid(self.theta.to(_wide(self.theta)))
+        return self.low + (self.high - self.low) * torch.sigmoid(self.theta.to(wide(self.theta)))
 
-    def freeze(self) -> Lines:
-        """The integer pattern nearest to the trained alpha: from here on the layer costs what a static one costs."""
-        return fibonacci(self.window, float(self.alpha.detach()), self.rungs)
+    def initial(self) -> dict[str, Tensor]:
+        return {"theta": torch.zeros_like(self.theta)}
+
+    def frozen_rule(self) -> dict[str, Any]:
+        """The Fibonacci rule of the alpha learned: rungs round to integers."""
+        alpha = float(self.alpha.detach())
+        return {"pattern": "fibonacci", "window": self.window, "rungs": self.rungs, "alpha": alpha}
+
+    def readings(self) -> dict[str, Any]:
+        return {"alphas": float(self.alpha.detach())}
 
     def reads(self) -> Lines:
         """The keys the layer reads at its present alpha: the window, and two neighbours for each rung."""
@@ -77,7 +88,7 @@ class LearnedSpacing(nn.Module):
     ) -> Tensor:
         """`near_out [B, H, Tq, Dv]`, `near_lse [B, H, Tq]` of the window -> `[B, H, Tq, Dv]` with the rungs added."""
         q_len, k_len, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
-        distance = self.alpha.to(_wide(q)) * torch.tensor(self.sequence, device=q.device)
+        distance = self.alpha.to(wide(q)) * torch.tensor(self.sequence, device=q.device)
         lower = distance.detach().floor().long()
         position = torch.arange(k_len - q_len, k_len, device=q.device)[:, None]
         key = position - lower
@@ -91,10 +102,10 @@ class LearnedSpacing(nn.Module):
             """`[B, Hkv, Tk, D]` at the rungs of every query: `[B, Hkv, Tq, rungs, D]`."""
             near = x.index_select(2, key.clamp_min(0).flatten()).unflatten(2, key.shape)
             far = x.index_select(2, (key - 1).clamp_min(0).flatten()).unflatten(2, key.shape)
-            return torch.lerp(near.to(_wide(x)), far.to(_wide(x)), fraction)
+            return torch.lerp(near.to(wide(x)), far.to(wide(x)), fraction)
 
         # The window takes part as one more column: its log-sum-exp is the score, its output the value.
-        grouped = q.to(_wide(q)).unflatten(1, (-1, group)).transpose(2, 3)
+        grouped = q.to(wide(q)).unflatten(1, (-1, group)).transpose(2, 3)
         scores = (grouped @ interpolated(k).transpose(-1, -2)).transpose(2, 3) * scale
         scores = scores.masked_fill(~allowed, -torch.inf)
         near_lse = near_lse.unflatten(1, (-1, group))[..., None]
@@ -102,7 +113,7 @@ class LearnedSpacing(nn.Module):
         near_lse = near_lse.masked_fill(near_lse == -torch.inf, 0.0)
         weights = torch.cat([near_lse, scores], -1).softmax(-1)
         far_out = (weights[..., 1:].transpose(2, 3) @ interpolated(v)).transpose(2, 3)
-        out = weights[..., :1] * near_out.to(_wide(q)).unflatten(1, (-1, group)) + far_out
+        out = weights[..., :1] * near_out.to(wide(q)).unflatten(1, (-1, group)) + far_out
         return out.flatten(1, 2).to(q.dtype)
 
     def _used(self, distance: Tensor, lower: Tensor) -> Tensor:
@@ -110,7 +121,3 @@ class LearnedSpacing(nn.Module):
         outside = distance.round() >= self.window
         same = (lower[:, None] == lower) & outside
         return outside & ~same.tril(-1).any(-1)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

@@ -1,17 +1,16 @@
 """Configuration of the Llama-family model with one attention rule per layer."""
 
 import copy
-import inspect
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, LlamaConfig
 
-from farspan.layers import LearnedSpacing
+from farspan import layers
 from farspan.patterns import rules as patterns
 
-LAYER_RULES = ("dense", "learned_spacing")
-"""Rules of a layer that are no pattern: full attention, and a spacing trained with the model."""
+LAYER_RULES = ("dense", *layers.LAYERS)
+"""Rules of a layer that are no pattern: full attention, and what is trained with the model."""
 
 COUNTS = (
     "vocab_size",
@@ -29,10 +28,11 @@ COUNTS = (
 class FarspanConfig(LlamaConfig):
     """A `LlamaConfig` plus `rules`: for each layer, bottom to top, what its queries read.
 
-    A rule is a dictionary with the key `pattern` and the arguments of that pattern: those of `farspan.patterns`
-    ("fibonacci", "sliding_window", "powers", "powers_grown", "lines"), "dense", or "learned_spacing" (the arguments of
-    `farspan.layers.LearnedSpacing`). Without `rules` the model is the best one of arXiv 2606.28560: window 13,
-    Fibonacci, stagger.
+    A rule is a dictionary with the key `pattern` and the arguments of that pattern: a name in
+    `farspan.patterns.rules.PATTERNS` ("fibonacci", "sliding_window", "bigbird", ...), "dense", or a name in
+    `farspan.layers.LAYERS` ("learned_spacing", "adaptive_span", "dcls") for what is trained with the model. With
+    `"alibi": true` a pattern's scores get ALiBi's penalty on distance, and the layer no rotary embedding. Without
+    `rules` the model is the best one of arXiv 2606.28560: window 13, Fibonacci, stagger.
 
     The defaults are that paper's model (its section 4 and code): 16 layers of width 512, 8 query and 2 key heads,
     SwiGLU with 8/3, tied embeddings, weights drawn with standard deviation width ** -0.5 (`initializer_range` None)
@@ -92,27 +92,26 @@ class FarspanConfig(LlamaConfig):
             raise ValueError(f"rules must be one per layer ({self.num_hidden_layers}), got {len(self.rules)}")
         for layer, rule in enumerate(self.rules):
             try:
-                check_rule(rule, self.num_attention_heads)
+                check_rule(rule, self.num_attention_heads, self.num_key_value_heads)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"rules[{layer}]: {error}") from error
 
 
-def check_rule(rule: dict[str, Any], heads: int) -> None:
-    """Raises ValueError or TypeError unless the rule can be a layer of a model with this many query heads."""
+def check_rule(rule: dict[str, Any], heads: int, kv_heads: int) -> None:
+    """Raises ValueError or TypeError unless the rule can be a layer of a model with so many query and key heads."""
     name = rule.get("pattern")
     if name == "dense":
         if len(rule) > 1:
             raise ValueError(f"a dense rule takes no arguments, got {', '.join(k for k in rule if k != 'pattern')}")
-    elif name == "learned_spacing":
-        arguments = {key: value for key, value in rule.items() if key != "pattern"}
-        known = list(inspect.signature(LearnedSpacing.__init__).parameters)[1:]
-        if unknown := set(arguments) - set(known):
-            raise ValueError(f"a learned_spacing rule takes {', '.join(known)}, got {', '.join(sorted(unknown))}")
-        LearnedSpacing(**arguments)
+    elif name in layers.LAYERS:
+        layers.build(rule, heads)
     elif isinstance(name, str) and name in patterns.PATTERNS:
-        lines = patterns.build(rule, length=1)
-        if lines.heads not in (1, heads):
-            raise ValueError(f"a rule with lines per head needs {heads} of them, one a head, got {lines.heads}")
+        support = patterns.build(rule, length=1)
+        if not support.fits(heads, kv_heads):
+            raise ValueError(f"a rule with keys per head must have {heads} heads, as the model, got {support.heads}")
+        slopes = support.alibi_slopes
+        if slopes is not None and len(slopes) != heads:
+            raise ValueError(f"a rule with ALiBi must have {heads} slopes, one a head of the model, got {len(slopes)}")
     else:
         raise ValueError(f"pattern must be one of {', '.join((*LAYER_RULES, *patterns.PATTERNS))}, got {name!r}")
 

@@ -22,82 +22,111 @@ from transformers.models.llama.modeling_llama import (
 )
 from transformers.utils.deprecation import deprecate_kwarg
 
+from farspan import layers
 from farspan.attention import attention, dense_attention
-from farspan.layers import LearnedSpacing
-from farspan.models.configuration import FarspanConfig
-from farspan.models.start import check_padding, check_positions, packed, start_from_mask
+from farspan.layers import LAYERS, LearnedLayer
+from farspan.models.configuration import LAYER_RULES, FarspanConfig
+from farspan.models.start import check_padding, check_positions, insist, packed, start_from_mask
 from farspan.patterns import rules as patterns
-from farspan.support import Lines
+from farspan.support import Lines, Support
 
 NAME = "farspan"
+MOST_SUPPORTS = 4
+"""Supports that a layer keeps: those of training, of evaluation, of a prefill and of the step being decoded."""
 
 
 class FarspanAttention(LlamaAttention):
-    """Llama's projections and rotary embedding around the attention that this layer's rule asks for."""
+    """Llama's projections and rotary embedding around the attention that this layer's rule asks for.
+
+    A rule with ALiBi leaves the rotary embedding out: its slopes are all that such a layer knows of positions.
+    """
 
     def __init__(self, config: FarspanConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         assert config.rules is not None
         self.rule = config.rules[layer_idx]
         self.trained_length = config.max_position_embeddings
-        self.spacing: LearnedSpacing | None = None
-        if self.rule["pattern"] == "learned_spacing":
-            self.spacing = LearnedSpacing(**{key: value for key, value in self.rule.items() if key != "pattern"})
+        self.spacing: LearnedLayer | None = None
+        if self.rule["pattern"] in LAYERS:
+            self.spacing = layers.build(self.rule, config.num_attention_heads)
         # Built at the first forward, not here: `from_pretrained` builds modules on the meta device.
-        self._lines: dict[int, Lines] = {}
+        self._supports: dict[tuple[int, int], Support] = {}
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """This layer's rule, with the alpha it has learned if it has one."""
-        if self.spacing is None:
-            return self.rule
-        alpha = float(self.spacing.alpha.detach())
-        return {
-            "pattern": "fibonacci",
-            "window": self.spacing.window,
-            "rungs": self.spacing.rungs,
-            "alpha": alpha,
-        }
+        """This layer's rule, or the static one nearest to what it has learned."""
+        return self.rule if self.spacing is None else self.spacing.frozen_rule()
 
-    def lines(self, length: int) -> Lines | None:
-        """The pattern of this layer for a sequence of `length` tokens; None for dense and learned layers."""
-        if self.rule["pattern"] in ("dense", "learned_spacing"):
+    def support(self, q_len: int, k_len: int) -> Support | None:
+        """What the last `q_len` of `k_len` tokens read; None for dense and learned layers.
+
+        A rule that grows reads, up to the training length, what it reads there.
+        """
+        if self.rule["pattern"] in LAYER_RULES:
             return None
-        length = max(length, self.trained_length) if patterns.grows(self.rule) else 0
-        if length not in self._lines:
-            self._lines[length] = patterns.build(self.rule, length)
-        return self._lines[length]
+        needs = patterns.needs(self.rule)
+        if "queries" in needs:
+            key = q_len, k_len
+        elif "length" in needs:
+            # Lines up to a length. Where they do not grow, some longer ones change nothing and serve many lengths.
+            length = max(k_len, self.trained_length)
+            key = 0, length if patterns.grows(self.rule) else 1 << (length - 1).bit_length()
+        else:
+            key = 0, 0
+        if key not in self._supports:
+            # Decoding asks for other lengths at every step: what it has asked for must not pile up.
+            if len(self._supports) == MOST_SUPPORTS:
+                del self._supports[next(iter(self._supports))]
+            self._supports[key] = patterns.build(self.rule, key[1], key[0])
+        return self._supports[key]
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor] | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
         """Llama's forward, which looks the attention up by a name that anyone may set on the config."""
         if self.config._attn_implementation != NAME:
             raise ValueError(
                 f"attn_implementation must be {NAME!r}, or the rules would be ignored,"
                 f" got {self.config._attn_implementation!r}"
             )
-        return super().forward(*args, **kwargs)
+        if patterns.has_alibi(self.rule) and position_embeddings is not None:
+            cosine, sine = position_embeddings
+            position_embeddings = torch.ones_like(cosine), torch.zeros_like(sine)
+        return super().forward(hidden_states, position_embeddings=position_embeddings, **kwargs)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, scale: float) -> Tensor:
         """`q [B, H, Tq, D]`, `k`, `v [B, Hkv, Tk, D]`, `start` int `[B, Tq]` or None -> `[B, H, Tq, D]`."""
         if self.spacing is not None:
             return self.spacing(q, k, v, scale=scale, start=start)
-        cached, k_len = k.shape[2] - q.shape[2], k.shape[2]
-        lines = self.lines(k_len)
-        if lines is None:
+        support = self.support(q.shape[2], k.shape[2])
+        if support is None:
             return dense_attention(q, k, v, scale=scale, start=start)
-        if cached and self.lines(cached) != lines:
-            raise ValueError(
-                f"layer {self.layer_idx} reads other keys at {k_len} tokens than at {cached}, so a cache from the"
-                " shorter length is wrong: use the powers rule (fixed reach) or generate with use_cache=False"
+        if patterns.grows(self.rule):
+            self._check_cache(k.shape[2] - q.shape[2], k.shape[2])
+        if start is not None and not _toeplitz(support):
+            position = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)
+            insist(
+                ~((start > 0) & (start <= position)).any(),
+                f"the {self.rule['pattern']} rule of layer {self.layer_idx} counts from the first position of a row,"
+                " which is padding or another document here: pad on the right, or run the texts one by one",
             )
-        if start is not None and lines.vertical_table.shape[-1]:
-            position = torch.arange(cached, k_len, device=q.device)
-            if ((start > 0) & (start <= position)).any():
-                raise ValueError(
-                    f"the verticals of layer {self.layer_idx} count from the first position of a row, which is padding"
-                    " or another document here: pad on the right, or run the texts one by one"
-                )
-        return attention(q, k, v, lines, scale=scale, start=start)
+        return attention(q, k, v, support, scale=scale, start=start)
+
+    def _check_cache(self, cached: int, length: int) -> None:
+        """Refuses keys in a cache whose layers below read other keys when they were made."""
+        if not cached:
+            return
+        if "queries" in patterns.needs(self.rule) or self.support(0, cached) != self.support(0, length):
+            raise ValueError(
+                f"layer {self.layer_idx} reads other keys at {length} tokens than at {cached}, so a cache from the"
+                " shorter length is wrong: use a rule that does not grow (the powers rule has a fixed reach) or"
+                " generate with use_cache=False"
+            )
+
+
+def _toeplitz(support: Support) -> bool:
+    """Whether keys are chosen by their distance alone, so that a text may begin anywhere in its row."""
+    return isinstance(support, Lines) and not support.vertical_table.shape[-1]
 
 
 def _attention(
@@ -179,8 +208,9 @@ class FarspanPreTrainedModel(LlamaPreTrainedModel):
             init.normal_(module.weight, std=std)
             return
         super()._init_weights(module)
-        if isinstance(module, LearnedSpacing):
-            init.zeros_(module.theta)
+        if isinstance(module, LearnedLayer):
+            for name, value in module.initial().items():
+                init.copy_(getattr(module, name), value)
 
 
 class FarspanModel(FarspanPreTrainedModel, LlamaModel):
@@ -248,10 +278,10 @@ class FarspanForCausalLM(FarspanPreTrainedModel, LlamaForCausalLM):
         return [module for module in self.model.modules() if isinstance(module, FarspanAttention)]
 
     def freeze(self) -> FarspanForCausalLM:
-        """A copy whose learned spacings are the integer patterns nearest to their alphas, as cheap as static ones."""
+        """A copy whose learned layers are the static patterns nearest to what they have learned, as cheap as those."""
         config = FarspanConfig(**{**self.config.to_dict(), "rules": [each.frozen for each in self.attentions]})
         frozen = FarspanForCausalLM(config).to(self.device, self.dtype)
-        weights = {name: value for name, value in self.state_dict().items() if not name.endswith(".spacing.theta")}
+        weights = {name: value for name, value in self.state_dict().items() if ".spacing." not in name}
         frozen.load_state_dict(weights)
         frozen.generation_config = copy.deepcopy(self.generation_config)
         return frozen.train(self.training)

@@ -63,7 +63,7 @@ def check_padding(attention_mask: Tensor) -> None:
         ValueError: a float mask `[B, Tk]` holds other numbers than 0 and 1.
     """
     if attention_mask.ndim == 2 and attention_mask.is_floating_point():
-        _insist(
+        insist(
             ((attention_mask == 0) | (attention_mask == 1)).all(),
             "attention_mask must be 1 for real tokens and 0 for padding, got other numbers (of an additive mask?)",
         )
@@ -75,7 +75,7 @@ def check_positions(position_ids: Tensor, attention_mask: Tensor | None) -> None
     Raises:
         ValueError: `position_ids [B or 1, Tq]` are those of packed documents.
     """
-    _insist(
+    insist(
         ~packed(position_ids, attention_mask),
         "position_ids must rise one by one over the real tokens beside a cache or an attention_mask, got those of"
         " packed documents: leave out cache, use_cache and attention_mask",
@@ -92,7 +92,7 @@ def packed(position_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor
     return breaks.any()
 
 
-def _insist(condition: Tensor, message: str) -> None:
+def insist(condition: Tensor, message: str) -> None:
     """A ValueError unless the bool scalar holds; in a compiled graph, which cannot branch on it, an assertion."""
     if torch.compiler.is_compiling():
         torch._assert_async(condition, message)
@@ -104,7 +104,7 @@ def _first_real(real: Tensor, position: Tensor, start: Tensor | None) -> Tensor:
     """First real key of each row, beyond the row itself where it is padding. `real` is bool `[B, Tk]`."""
     # Real tokens must be one run: at most one place where a real token follows padding or begins the row.
     begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
-    _insist(
+    insist(
         (begins.sum(1) <= 1).all(),
         "attention_mask must hide keys before or after the real tokens only, got a gap between them",
     )

@@ -29,6 +29,16 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
+def between(name: str, value: Any, low: float, high: float) -> float:
+    """`value` as a float in `low` .. `high`, or an error that names the argument."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number in {low}..{high}, got {value!r}")
+    number = float(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must lie in {low}..{high}, got {value!r}")
+    return number
+
+
 def positives(name: str, value: Any) -> list[float]:
     """`value` as one finite float > 0, or as one for each head, or an error that names the argument."""
     if not isinstance(value, Sequence) or isinstance(value, str):

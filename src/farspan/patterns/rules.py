@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from farspan.patterns import schedules
+from farspan.patterns.alibi import with_alibi
 from farspan.patterns.arguments import one_of
 from farspan.patterns.bigbird import CARD as BIGBIRD
 from farspan.patterns.bigbird import bigbird
@@ -126,15 +129,36 @@ def grows(rule: Mapping[str, Any]) -> bool:
     return _family(rule).grows
 
 
+def needs(rule: Mapping[str, Any]) -> set[str]:
+    """Which of "length" and "queries" decide the support: none of them for what is the same at any length."""
+    return {"length", "queries"} & set(_parameters(rule))
+
+
+def has_alibi(rule: Mapping[str, Any]) -> bool:
+    """Whether the scores get a penalty on distance, which stands in for position embeddings."""
+    return bool(rule.get("alibi")) or rule.get("alibi_slopes") is not None
+
+
 def build(rule: Mapping[str, Any], length: int, queries: int | None = None) -> Support:
-    """The support of a rule for the last `queries` (all by default) of `length` tokens.
+    """The support of a rule for the last `queries` (all by default) of `length` tokens, on the CPU.
+
+    A rule of any pattern may say `"alibi": true`; then it also names the query heads, as `heads`, and the support
+    carries a slope for each.
 
     Raises:
         ValueError: the pattern is unknown or an argument is unknown, missing or out of range.
     """
     given = {"length": length, "queries": length if queries is None else queries}
-    arguments = {key: value for key, value in rule.items() if key != "pattern"}
+    arguments = {key: value for key, value in rule.items() if key not in ("pattern", "alibi")}
     known = _parameters(rule)
+    alibi = rule.get("alibi", False)
+    heads: Any = rule.get("heads")
+    if not isinstance(alibi, bool):
+        raise TypeError(f"alibi must be true or false, got {alibi!r}")
+    if alibi and heads is None:
+        raise ValueError(f"a rule with alibi needs heads, the number of query heads, got {dict(rule)}")
+    if alibi and "heads" not in known:
+        del arguments["heads"]
     if present := sorted(set(arguments) & set(given)):
         raise ValueError(
             f"{present[0]} is not part of a {rule['pattern']} rule: it is that of the sequence the rule runs on"
@@ -146,7 +170,10 @@ def build(rule: Mapping[str, Any], length: int, queries: int | None = None) -> S
     missing = {n for n, p in known.items() if p.default is p.empty and n not in given} - set(arguments)
     if missing:
         raise ValueError(f"a {rule['pattern']} rule needs {', '.join(sorted(missing))}, got {dict(rule)}")
-    return _family(rule).build(**arguments, **{name: value for name, value in given.items() if name in known})
+    # transformers builds models under the meta device, and a support must hold its numbers.
+    with torch.device("cpu"):
+        support = _family(rule).build(**arguments, **{name: value for name, value in given.items() if name in known})
+        return with_alibi(support, heads) if alibi else support
 
 
 def over_depth(
@@ -160,7 +187,7 @@ def over_depth(
     Raises:
         ValueError: the schedule is unknown, or the rule has an alpha of its own or takes none.
     """
-    known = _parameters(rule)
+    known = set(_parameters(rule)) | ({"heads"} if rule.get("alibi") else set())
     place = [{"layer": layer, "layers": layers, "heads": heads} for layer in range(layers)]
     rules = [{**{k: v for k, v in here.items() if k in known}, **rule} for here in place]
     if schedule is None:

@@ -23,6 +23,7 @@ from farspan.data import Prepared, RandomWindows, cache_folder, prepare
 from farspan.data.files import build_once, sha256_json, write_atomic, write_json_atomic
 from farspan.evaluation import CopyAccuracy, MarkedCopy, ShiftCopy, accuracy, length_curve
 from farspan.evaluation.shift_copy import CopyTask
+from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM
 from farspan.studies.geometry import cost, layers
 from farspan.studies.provenance import provenance
@@ -249,7 +250,8 @@ def _add_provenance(folder: Path, **more: Any) -> None:
 
 
 def _common(cell: Cell, model: FarspanForCausalLM, trained: Trained, length: int) -> dict[str, Any]:
-    spacings = [attention.spacing for attention in model.attentions if attention.spacing is not None]
+    learned = [attention.spacing for attention in model.attentions if attention.spacing is not None]
+    spacings = [layer for layer in learned if isinstance(layer, LearnedSpacing)]
     alphas = None
     if spacings:
         alphas = {
@@ -273,4 +275,5 @@ def _common(cell: Cell, model: FarspanForCausalLM, trained: Trained, length: int
         "train_length": cell.recipe.length,
         "layers": layers(model, length),
         "alphas": alphas,
+        "learned": [layer.readings() for layer in learned],
     }

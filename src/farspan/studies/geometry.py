@@ -7,24 +7,29 @@ from typing import Any
 
 from farspan.models import FarspanForCausalLM
 from farspan.patterns import sliding_window
-from farspan.support import Lines
+from farspan.support import Lines, Support
 
 
 def layers(model: FarspanForCausalLM, length: int) -> list[dict[str, Any]]:
-    """For each layer: pattern, alpha, and the distances it reads within `length` tokens (none listed for dense)."""
+    """For each layer: pattern, alpha, and the distances that any of its heads reads within `length` tokens.
+
+    No distances are listed for dense layers, nor where the position of the query decides them.
+    """
     described = []
-    for attention, lines in zip(model.attentions, _supports(model, length), strict=True):
+    for attention, support in zip(model.attentions, _supports(model, length), strict=True):
         rule = attention.rule
-        dense = rule["pattern"] == "dense"
-        reads = [] if dense else [d for d in lines.slash_table.flatten().tolist() if 0 <= d < length]
-        described.append({"pattern": rule["pattern"], "alpha": attention.frozen.get("alpha"), "slashes": reads})
+        reads = set()
+        if rule["pattern"] != "dense" and isinstance(support, Lines):
+            reads = {d for d in support.slash_table.flatten().tolist() if 0 <= d < length}
+        alpha = attention.frozen.get("alpha")
+        described.append({"pattern": rule["pattern"], "alpha": alpha, "slashes": sorted(reads)})
     return described
 
 
 def cost(model: FarspanForCausalLM, lengths: Sequence[int]) -> dict[str, dict[str, float]]:
     """Pairs per token (mean over layers) and attention FLOPs per token (sum over layers, forward) at each length.
 
-    A learned spacing is counted as it runs while it is not frozen: each of its rungs reads two keys.
+    A learned layer is counted as it runs while it is not frozen: each rung of a learned spacing reads two keys.
     """
     config = model.config
     pairs, flops = {}, {}
@@ -44,9 +49,10 @@ def cost(model: FarspanForCausalLM, lengths: Sequence[int]) -> dict[str, dict[st
     return {"pairs_per_token": pairs, "attention_flops_per_token": flops}
 
 
-def _supports(model: FarspanForCausalLM, length: int) -> list[Lines]:
+def _supports(model: FarspanForCausalLM, length: int) -> list[Support]:
     supports = []
     for attention in model.attentions:
-        lines = attention.spacing.reads() if attention.spacing is not None else attention.lines(length)
-        supports.append(sliding_window(length) if lines is None else lines)
+        spacing = attention.spacing
+        support = attention.support(length, length) if spacing is None else spacing.reads()
+        supports.append(sliding_window(length) if support is None else support)
     return supports

@@ -282,7 +282,7 @@ def _layer_rules(arm: Arm, arms: dict[str, Arm], model: Shape, length: int) -> l
         else:
             written = rules.over_depth(rule, model.layers, model.heads, schedule, **bounds)
         for one in written:
-            check_rule(one, model.heads)
+            check_rule(one, model.heads, model.kv_heads)
         return [dict(one) for one in written]
     except (TypeError, ValueError) as error:
         raise ValueError(f"arm {arm.label!r}: {error}") from None
@@ -296,7 +296,7 @@ def _rules_of_file(rule: dict[str, Any], model: Shape) -> list[dict[str, Any]]:
         raise ValueError(f"the model has {model.layers} layers, but {rule['file']} has rules for {len(written)}")
     for layer, one in enumerate(written):
         try:
-            check_rule(one, model.heads)
+            check_rule(one, model.heads, model.kv_heads)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{rule['file']}, rules[{layer}]: {error}") from None
     return [dict(one) for one in written]

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback
 
-from farspan.layers import LearnedSpacing
+from farspan.layers import LearnedLayer
 from farspan.training import checkpoints, metrics
 from farspan.training.recipe import Recipe, precision_here
 
@@ -98,7 +98,10 @@ def train(
     arguments.gradient_accumulation_steps = _accumulation(recipe, arguments)
     use_cache = model.config.use_cache
     trainer = _Trainer(
-        model=model, args=arguments, train_dataset=windows, callbacks=[_Metrics(log, recipe, model, report)]
+        model=model,
+        args=arguments,
+        train_dataset=windows,
+        callbacks=[_AfterStep(model, recipe.steps), _Metrics(log, recipe, model, report)],
     )
     # The Trainer prints its own logs to the terminal; the metrics file and the caller's report take their place.
     trainer.remove_callback(PrinterCallback)
@@ -128,13 +131,21 @@ def _accumulation(recipe: Recipe, arguments: TrainingArguments) -> int:
 
 
 class _Trainer(Trainer):
-    """The Trainer, with windows in order, decay on matrices only, and a stop at the first number that is not finite."""
+    """The Trainer, with windows in order, decay on matrices only, penalties of learned layers in the loss, and a stop
+    at the first number that is not finite."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, parameter in model.named_parameters() if parameter.ndim >= 2]
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        if self.model.training and (penalty := _penalty(self.model)) is not None:
+            # The loss of each pass is its part of the step's; so is the penalty, which every pass finds whole.
+            loss = loss + penalty / self.args.gradient_accumulation_steps
+        return loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
@@ -158,12 +169,36 @@ def _check_weights(model: nn.Module, step: int) -> None:
             raise FloatingPointError(f"{name} is no longer finite after step {step}; the last good checkpoint stays")
 
 
+def _learned(model: nn.Module) -> list[LearnedLayer]:
+    return [module for module in model.modules() if isinstance(module, LearnedLayer)]
+
+
+def _penalty(model: nn.Module) -> Tensor | None:
+    """What the learned layers add to the loss, or None where none of them adds anything."""
+    penalties = [penalty for layer in _learned(model) if (penalty := layer.penalty()) is not None]
+    return torch.stack(penalties).sum() if penalties else None
+
+
+class _AfterStep(TrainerCallback):
+    """Lets learned layers do what they do after each step of the optimiser."""
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        self.model, self.steps = model, steps
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        # The Trainer counts the step after this call.
+        for layer in _learned(self.model):
+            layer.after_step((state.global_step + 1) / self.steps)
+
+
 class _Metrics(TrainerCallback):
     """Writes a line of metrics whenever the Trainer logs."""
 
     def __init__(self, path: Path, recipe: Recipe, model: nn.Module, report: Report | None) -> None:
         self.path, self.recipe, self.report = path, recipe, report
-        self.spacings = [module for module in model.modules() if isinstance(module, LearnedSpacing)]
+        self.model = model
         self.since = 0.0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -194,8 +229,11 @@ class _Metrics(TrainerCallback):
             "seconds": now - self.since,
             "tokens_per_second": steps * self.recipe.batch_tokens / (now - self.since),
         }
-        if self.spacings:
-            line["alphas"] = [float(spacing.alpha.detach()) for spacing in self.spacings]
+        for layer in _learned(self.model):
+            for name, value in layer.readings().items():
+                line.setdefault(name, []).append(value)
+        if (penalty := _penalty(self.model)) is not None:
+            line["penalty"] = penalty.item()
         self.since = now
         metrics.append(self.path, line)
         if self.report is not None:
