@@ -418,8 +418,6 @@ def test_a_pattern_that_is_not_made_of_distances_is_not_followed_for_ever():
         (lambda: coverage.analyse([Lines([0])], 0), "length must be an integer >= 1, got 0"),
         (lambda: coverage.analyse([Lines([[0], [1]])], 8, heads=3), "heads and batch must fit the support of 2 heads"),
         (lambda: coverage.touched_tiles(Lines([0]), 8, 0), "tile must be an integer >= 1, got 0"),
-        (lambda: coverage.hdc_gaps([]), "rates must be at least one integer >= 1, got none"),
-        (lambda: coverage.hdc_gaps([1, 0]), "rates must be an integer >= 1, got 0"),
         (lambda: coverage.kv_held(Lines([[0], [1]]), 8, 3), "kv_heads must divide the 2 heads of the support, got 3"),
         (
             lambda: coverage.kv_held(Lines(torch.zeros(2, 1, 1, dtype=torch.int64)), 8),

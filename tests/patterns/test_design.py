@@ -93,6 +93,16 @@ def test_every_layer_spends_its_budget_within_the_reach(objective: str, tile: in
         assert max(layer) <= found.reach
 
 
+def test_a_move_changes_at_most_one_rung_and_never_doubles_one() -> None:
+    search, random, rungs = _Search(1, 5, 2, 12, "hops"), np.random.default_rng(0), (2, 3, 5, 8, 12)
+    for _ in range(300):
+        moved = search._moved(rungs, random)
+        assert len(set(moved)) == 5
+        assert len(set(moved) - set(rungs)) <= 1
+        assert 2 <= min(moved) <= max(moved) <= 12
+        rungs = moved
+
+
 @pytest.mark.parametrize(("objective", "keys"), [("hops", 23), ("coverage", 22), ("paths", 20)])
 def test_it_beats_the_stagger_of_the_paper_at_equal_pairs(objective: str, keys: int) -> None:
     reach = 1023

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -102,28 +102,3 @@ def common_factor(numbers: Array) -> int:
     every distance but not sufficient (2 and 3 never add up to 1): `hops` has the exact answer.
     """
     return int(np.gcd.reduce(numbers, initial=0))
-
-
-def hdc_gaps(rates: Sequence[int]) -> list[int]:
-    """The M_i of Hybrid Dilated Convolution: bounds on the gap between two keys read by layers i .. n together.
-
-    `M_n = r_n` and `M_i = max(M_{i+1} - 2 r_i, 2 r_i - M_{i+1}, r_i)` (arXiv 1702.08502, section 3.2). The paper asks
-    for `M_2 <= kernel size` and for rates without a common factor; together they are a rule of thumb, and the exact
-    test is `layers_needed` on the sets `0, r, 2 r, .. (K - 1) r`.
-
-    Returns `[M_1, ..., M_n]`.
-
-    Raises:
-        TypeError, ValueError: there is no rate, or one is not an integer >= 1.
-
-    Example:
-        >>> hdc_gaps([1, 2, 9])
-        [5, 5, 9]
-    """
-    if not len(rates):
-        raise ValueError("rates must be at least one integer >= 1, got none")
-    rates = [at_least("rates", rate, 1) for rate in rates]
-    gaps = [rates[-1]]
-    for rate in reversed(rates[:-1]):
-        gaps.append(max(gaps[-1] - 2 * rate, 2 * rate - gaps[-1], rate))
-    return gaps[::-1]
