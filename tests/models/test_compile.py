@@ -52,6 +52,30 @@ def test_compiled_training_equals_eager_in_a_handful_of_graphs(model: FarspanFor
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"pattern": "streaming_llm", "window": 3, "sinks": 2},
+        {"pattern": "s2_attention", "block": 4, "local_blocks": 1, "stride": 3, "heads": 4, "alibi": True},
+    ],
+    ids=["lines", "blocks"],
+)
+def test_a_model_that_has_never_run_compiles_whole(rule: dict[str, object]) -> None:
+    """Nothing has built its supports yet, and at the second length the lengths are symbols."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    config = FarspanConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, rules=[rule]
+    )
+    model = FarspanForCausalLM(config)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        found = {length: compiled(torch.arange(length)[None], use_cache=False).logits for length in (16, 17)}
+        for length, logits in found.items():
+            torch.testing.assert_close(logits, model(torch.arange(length)[None], use_cache=False).logits)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", ["packed", "additive"])
 def test_what_eager_refuses_stops_a_compiled_model_too(model: FarspanForCausalLM, refused: str) -> None:
     """A graph cannot read a value back, so packed documents are found without a cache only where that is said."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -77,7 +78,8 @@ class FarspanAttention(LlamaAttention):
             # Decoding asks for other lengths at every step: what it has asked for must not pile up.
             if len(self._supports) == MOST_SUPPORTS:
                 del self._supports[next(iter(self._supports))]
-            self._supports[key] = patterns.build(self.rule, key[1], key[0])
+            # `index`, because a graph in which lengths are symbols must be told that this one is for these lengths.
+            self._supports[key] = _build(self.rule, operator.index(key[1]), operator.index(key[0]))
         return self._supports[key]
 
     def forward(
@@ -122,6 +124,12 @@ class FarspanAttention(LlamaAttention):
                 " shorter length is wrong: use a rule that does not grow (the powers rule has a fixed reach) or"
                 " generate with use_cache=False"
             )
+
+
+@torch.compiler.assume_constant_result
+def _build(rule: dict[str, Any], length: int, queries: int) -> Support:
+    """`patterns.build`, which a compiled graph takes as it is: building reads numbers back, which a graph cannot."""
+    return patterns.build(rule, length, queries)
 
 
 def _toeplitz(support: Support) -> bool:
