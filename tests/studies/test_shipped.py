@@ -78,7 +78,7 @@ def test_the_designed_schedules_are_those_of_the_command_in_the_description() ->
             objective = cell.label.rpartition(" ")[2]
             assert f"--keys {keys[objective]}" in load("design").description
             if objective == "coverage":
-                assert cell.rules == design(4, 12, 255, "coverage", window=5).rules()
+                assert cell.rules == design(5, 12, 255, "coverage", window=5).rules()
 
 
 def test_depth_differs_in_the_order_of_layers_alone() -> None:
