@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from attention_probes import (
     MADE,
@@ -530,3 +531,26 @@ def test_slopes_of_zero_are_no_slopes():
     sloped = Lines(lines.slashes, alibi_slopes=[0.0] * 4)
     assert torch.equal(attention(q, k, v, sloped), attention(q, k, v, lines))
     assert not torch.equal(attention(q, k, v, Lines(lines.slashes, alibi_slopes=SLOPES)), attention(q, k, v, lines))
+
+
+@pytest.mark.parametrize("slopes", [None, [-2.0]], ids=["bias", "slopes"])
+def test_rows_that_fill_up_the_last_block_stay_finite(slopes):
+    """Scores beyond what exp can hold in fp32, and five queries in blocks of four."""
+    torch.manual_seed(0)
+    leaves = [torch.randn(1, 1, 65, 4, requires_grad=True) for _ in range(3)]
+    bias = torch.full((1, 1, 17, 17), 90.0, requires_grad=True)
+    index = torch.arange(17).expand(1, 1, 17, 17).contiguous()
+    grads = []
+    for backend in ("torch", "reference"):
+        support = Blocks(index, 4, 4, bias, alibi_slopes=slopes)
+        out = attention(*leaves, support, backend=backend)
+        grads.append(torch.autograd.grad(out.square().sum(), [*leaves, bias]))
+    for found, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_tangent_of_a_bias_is_not_dropped():
+    q, index = torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=r"^attention has no forward-mode"):
+        bias = forward_ad.make_dual(torch.zeros(index.shape), torch.ones(index.shape))
+        attention(q, q, q, Blocks(index, 4, 4, bias), backend="torch")

@@ -84,7 +84,10 @@ def attention(
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if chosen == "reference":
         out, lse = reference_attention(q, k, v, support, scale, start)
-    elif forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
+    elif forward_ad._current_level >= 0 and any(
+        x is not None and forward_ad.unpack_dual(x).tangent is not None
+        for x in (q, k, v, support.bias if isinstance(support, Blocks) else None)
+    ):
         raise NotImplementedError("attention has no forward-mode derivative; use backend='reference'")
     elif isinstance(support, Blocks):
         index, bias, slopes = (

@@ -227,6 +227,7 @@ def _chunks(
                 own_heads = these if index.shape[1] == own else slice(None)
                 entries = index[own_row, own_heads, these_blocks].long()
                 row = torch.arange(these_blocks.start * block_q, these_blocks.stop * block_q, device=device)
+                beyond = (row >= q_len).unflatten(0, (-1, block_q))
                 row = row.clamp_max(q_len - 1).unflatten(0, (-1, block_q))
                 position = row + (k_len - q_len)
                 # The padding and what begins after the last query of its block stand at the end, and go.
@@ -238,7 +239,9 @@ def _chunks(
                 entries = entries.masked_fill(absent, blocks)[..., :width]
                 keys = _keys(entries, block_k)[:, :, None, None, :]
                 behind = position[:, None, :, None] - keys
-                add = torch.zeros(behind.shape, dtype=wide, device=device).masked_fill_(behind < 0, -torch.inf)
+                # Rows beyond the last query read nothing, or a large bias would make them infinite in the backward.
+                forbidden = (behind < 0) | beyond[:, None, :, None]
+                add = torch.zeros(behind.shape, dtype=wide, device=device).masked_fill_(forbidden, -torch.inf)
                 if bias is not None:
                     add += (bias[place].to(wide) * _LOG2_E).repeat_interleave(block_k, -1)[:, :, None, None, :]
                 if alibi_slopes is not None:

@@ -133,12 +133,12 @@ def _as_assignments(arguments: Sequence[str]) -> list[str]:
         if not part.startswith("--"):
             found.append(part)
             continue
-        key = part.removeprefix("--").replace("-", "_")
-        if "=" not in key:
+        key, equals, value = part.removeprefix("--").partition("=")
+        if not equals:
             if not rest:
                 raise ValueError(f"option {part} needs a value")
-            key = f"{key}={rest.pop(0)}"
-        found.append(key)
+            value = rest.pop(0)
+        found.append(f"{key.replace('-', '_')}={value}")
     return found
 
 

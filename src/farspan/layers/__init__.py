@@ -32,5 +32,8 @@ def build(rule: Mapping[str, Any], heads: int) -> LearnedLayer:
     arguments = {key: value for key, value in rule.items() if key != "pattern"}
     takes = [name for name in known if name != "heads"]
     if unknown := set(arguments) - set(takes):
-        raise ValueError(f"a {rule['pattern']} rule takes {', '.join(takes)}, got {', '.join(sorted(unknown))}")
+        raise ValueError(f"a rule of {rule['pattern']} takes {', '.join(takes)}, got {', '.join(sorted(unknown))}")
+    required = {name for name, each in inspect.signature(layer).parameters.items() if each.default is each.empty}
+    if missing := sorted(required - {"heads"} - set(arguments)):
+        raise ValueError(f"a rule of {rule['pattern']} needs {', '.join(missing)}, got {dict(rule)}")
     return layer(**({"heads": heads} if "heads" in known else {}), **arguments)

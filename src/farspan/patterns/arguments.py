@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+MOST = 2**24
+"""Largest integer that a builder takes unless it says otherwise: many numbers are counted up to, and held."""
 
-def at_least(name: str, value: Any, smallest: int) -> int:
-    """`value` as an integer >= `smallest`, or an error that names the argument."""
+
+def at_least(name: str, value: Any, smallest: int, largest: int = MOST) -> int:
+    """`value` as an integer >= `smallest` (and <= `largest`), or an error that names the argument."""
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer >= {smallest}, got {value!r}") from None
     if isinstance(value, bool) or number < smallest:
         raise ValueError(f"{name} must be an integer >= {smallest}, got {value!r}")
+    if number > largest:
+        raise ValueError(f"{name} must be at most {largest:,}, got {value!r}")
     return number
 
 
@@ -50,7 +55,7 @@ def positives(name: str, value: Any) -> list[float]:
 
 def all_at_least(name: str, value: Any, smallest: int) -> list[int]:
     """`value` as a non-empty list of integers >= `smallest`, or an error that names the argument."""
-    if not isinstance(value, Iterable) or isinstance(value, str):
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
         raise TypeError(f"{name} must be a list of integers >= {smallest}, got {value!r}")
     numbers = [at_least(name, number, smallest) for number in value]
     if not numbers:

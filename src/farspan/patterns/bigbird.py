@@ -45,7 +45,7 @@ def bigbird(
     """
     block, window = at_least("block", block, 1), at_least("window_blocks", window_blocks, 1)
     globals_, randoms = at_least("global_blocks", global_blocks, 0), at_least("random_blocks", random_blocks, 0)
-    seed, layer, heads = at_least("seed", seed, 0), at_least("layer", layer, 0), at_least("heads", heads, 1)
+    seed, layer, heads = at_least("seed", seed, 0, 2**63), at_least("layer", layer, 0), at_least("heads", heads, 1)
     rows, block_q = query_rows(length, queries, block)
     row = np.broadcast_to(rows // block, (heads, len(rows)))
     between = row - window + 1 - globals_

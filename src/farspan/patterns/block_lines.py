@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from farspan.patterns.arguments import at_least
+from farspan.patterns.arguments import all_at_least, at_least
 from farspan.patterns.card import Card
 from farspan.support import Blocks
 
@@ -26,9 +26,7 @@ def block_lines(distances: Sequence[int], block: int, length: int, queries: int 
         TypeError, ValueError: `distances` is empty or one is < 0, `block` or `length` < 1, or `queries` < 0 or >
             `length`.
     """
-    steps = sorted({at_least("distances", distance, 0) for distance in distances})
-    if not steps:
-        raise ValueError(f"distances must be at least one integer, got {distances!r}")
+    steps = sorted(set(all_at_least("distances", distances, 0)))
     block, length = at_least("block", block, 1), at_least("length", length, 1)
     queries = length if queries is None else at_least("queries", queries, 0)
     if queries > length:

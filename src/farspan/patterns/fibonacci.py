@@ -23,7 +23,7 @@ CARD = Card(
 def base(rungs: int) -> list[int]:
     """The first `rungs` Fibonacci numbers without the doubled 1: 1, 2, 3, 5, 8, ..."""
     numbers = [1, 2]
-    while len(numbers) < at_least("rungs", rungs, 0):
+    while len(numbers) < at_least("rungs", rungs, 0, 1000):
         numbers.append(numbers[-1] + numbers[-2])
     return numbers[:rungs]
 

@@ -27,11 +27,11 @@ def partial_power(exponent: float, length: int, window: int = 64) -> Lines:
     have 0.625, 0.75 and more.
 
     Raises:
-        TypeError, ValueError: `exponent` is not a number in (0, 1], or `length` or `window` < 1.
+        TypeError, ValueError: `exponent` is not a number in 0.01..1, or `length` or `window` < 1.
     """
     exponent, length = positive("exponent", exponent), at_least("length", length, 1)
-    if exponent > 1:
-        raise ValueError(f"exponent must be at most 1, got {exponent:g}")
+    if not 0.01 <= exponent <= 1:
+        raise ValueError(f"exponent must lie in 0.01..1, got {exponent:g}")
     return Lines([*range(at_least("window", window, 1)), *_steps(exponent, length)])
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from farspan.patterns.arguments import at_least
 from farspan.patterns.card import Card
 from farspan.patterns.rungs import window_and_rungs
-from farspan.support import Lines
+from farspan.support import LARGEST, Lines
 
 CARD = Card(
     "both",
@@ -34,7 +34,7 @@ def powers(window: int, alpha: float | Sequence[float] = 1.0, reach: int = 1024,
     Raises:
         TypeError, ValueError: `window` or `reach` < 1, `sinks` < 0, or an `alpha` <= 0.
     """
-    exponents = (at_least("reach", reach, 1) - 1).bit_length()
+    exponents = (at_least("reach", reach, 1, LARGEST) - 1).bit_length()
     return window_and_rungs(window, alpha, [2**e for e in range(exponents)], sinks)
 
 

@@ -35,7 +35,7 @@ def random(window: int, keys: int, length: int, queries: int | None = None, seed
         TypeError, ValueError: `window` or `length` < 1, `keys` < `window`, `seed`, `layer` or `queries` < 0, or
             `queries` > `length`.
     """
-    window, seed, layer = at_least("window", window, 1), at_least("seed", seed, 0), at_least("layer", layer, 0)
+    window, seed, layer = at_least("window", window, 1), at_least("seed", seed, 0, 2**63), at_least("layer", layer, 0)
     keys = at_least("keys", keys, window)
     position, block_q = query_rows(length, queries)
     near = np.maximum(position[:, None] - np.arange(min(window, length)), -1)

@@ -155,6 +155,8 @@ def build(rule: Mapping[str, Any], length: int, queries: int | None = None) -> S
     heads: Any = rule.get("heads")
     if not isinstance(alibi, bool):
         raise TypeError(f"alibi must be true or false, got {alibi!r}")
+    if alibi and rule.get("alibi_slopes") is not None:
+        raise ValueError("a rule must have alibi or alibi_slopes, got both")
     if alibi and heads is None:
         raise ValueError(f"a rule with alibi needs heads, the number of query heads, got {dict(rule)}")
     if alibi and "heads" not in known:
@@ -199,6 +201,9 @@ def over_depth(
         raise ValueError(f"a scheduled rule must leave alpha to the schedule, got alpha = {rule['alpha']}")
     if "alpha" not in known:
         raise ValueError(f"a {rule['pattern']} rule has no alpha that a schedule could set")
+    takes = set(inspect.signature({**SCHEDULES, **HEAD_SCHEDULES}[schedule]).parameters) - {"layers", "heads"}
+    if unknown := sorted(set(bounds) - takes):
+        raise ValueError(f"the schedule {schedule} takes {', '.join(sorted(takes))}, got {', '.join(unknown)}")
     alphas: Sequence[float | list[float]]
     if schedule in HEAD_SCHEDULES:
         alphas = HEAD_SCHEDULES[schedule](layers, heads, **bounds)

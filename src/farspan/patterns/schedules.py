@@ -46,7 +46,7 @@ def shuffled(layers: int, low: float = 0.5, high: float = 1.5, seed: int = 0) ->
         TypeError, ValueError: `layers` < 1, `seed` < 0, or `low` or `high` <= 0.
     """
     alphas = stagger(layers, low, high)
-    random.Random(at_least("seed", seed, 0)).shuffle(alphas)
+    random.Random(at_least("seed", seed, 0, 2**63)).shuffle(alphas)
     return alphas
 
 

@@ -175,7 +175,9 @@ def analyse(
         ValueError: the stack is empty, or a support does not fit the length or the heads or differs by batch row.
     """
     at_least("length", length, 1)
-    if not len(stack):
+    if not isinstance(stack, Sequence) or not all(isinstance(support, Support) for support in stack):
+        raise TypeError(f"stack must be a list of supports, one per layer, got {stack!r}")
+    if not stack:
         raise ValueError("stack must hold at least one support, got none")
     heads = max(support.heads for support in stack) if heads is None else at_least("heads", heads, 1)
     kv_heads = heads if kv_heads is None else at_least("kv_heads", kv_heads, 1)

@@ -40,7 +40,7 @@ class Alphas:
 
 
 def alphas(rows: list[Row]) -> list[Alphas]:
-    """One entry a distinct set of alphas, named after its schedule; each learned row stands alone."""
+    """One entry a distinct set of alphas of layers, named after its schedule; each learned row stands alone."""
     shared: dict[tuple[float, ...], str] = {}
     learned = []
     for row in rows:
@@ -51,7 +51,9 @@ def alphas(rows: list[Row]) -> list[Alphas]:
         if row.family in ("fibonacci", "powers"):
             # A rule without an alpha leaves its base as it is.
             values = [layer["alpha"] if layer.get("alpha") is not None else 1.0 for layer in row.first["layers"]]
-            shared.setdefault(tuple(values), row.schedule)
+            # Heads with alphas of their own have no single one to draw.
+            if not any(isinstance(value, list) for value in values):
+                shared.setdefault(tuple(values), row.schedule)
     return [Alphas(schedule, values) for values, schedule in shared.items()] + learned
 
 
