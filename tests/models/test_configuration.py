@@ -149,7 +149,10 @@ REFUSED = {
         [{"pattern": "learned_spacing", "window": 3, "alpha": 1}] * 2,
         r"rules\[0\]: .*takes window, rungs, low, high, got alpha",
     ),
-    "learned, missing": ([{"pattern": "learned_spacing"}] * 2, r"rules\[0\]: .*'window'"),
+    "learned, missing": (
+        [{"pattern": "learned_spacing"}] * 2,
+        r"rules\[0\]: a rule of learned_spacing needs window, got",
+    ),
     "learned, range": (
         [{"pattern": "learned_spacing", "window": 3, "low": 2}] * 2,
         r"rules\[0\]: high must be above low, got 1.5 and 2",
@@ -180,7 +183,7 @@ REFUSED = {
     ),
     "span, unknown": (
         [{"pattern": "adaptive_span", "max_span": 3, "heads": 8}] * 2,
-        r"rules\[0\]: an? adaptive_span rule takes max_span, ramp, init, coefficient, got heads",
+        r"rules\[0\]: a rule of adaptive_span takes max_span, ramp, init, coefficient, got heads",
     ),
     "dcls, range": (
         [{"pattern": "dcls", "window": 8, "reach": 8}] * 2,

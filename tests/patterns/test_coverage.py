@@ -428,7 +428,7 @@ def test_a_pattern_that_is_not_made_of_distances_is_not_followed_for_ever():
             "index must list 8 blocks of 1 query rows for 8 queries, got 4",
         ),
     ],
-    ids=["empty", "length", "heads", "tile", "no rate", "rate", "kv_heads", "batch", "rows"],
+    ids=["empty", "length", "heads", "tile", "kv_heads", "batch", "rows"],
 )
 def test_what_cannot_be_analysed_is_refused(call, words):
     with pytest.raises(ValueError, match=f"^{words}"):

@@ -25,5 +25,5 @@ def test_squares():
 
 
 def test_more_than_full_attention_is_refused():
-    with pytest.raises(ValueError, match=r"^exponent must be at most 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"^exponent must lie in 0\.01\.\.1, got 1\.5"):
         partial_power(1.5, 64)

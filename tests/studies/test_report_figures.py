@@ -151,8 +151,10 @@ def test_learned_alphas_report_their_movement(tmp_path):
 
 
 def test_alphas_of_heads_are_not_drawn_as_alphas_of_layers(tmp_path):
-    cells = [LanguageCell("fib heads", fib("stagger_heads"), 0.0), LanguageCell("fib fixed", fib("fixed"), 0.0)]
+    cells = [LanguageCell("fib heads", fib("stagger"), 0.0), LanguageCell("fib fixed", fib("fixed"), 0.0)]
     rows = language_rows(read_study(write_study(tmp_path, cells)))
-    for layer in rows[0].first["layers"]:
-        layer["alpha"] = [0.5, 1.5]
+    for row in rows:
+        if row.label == "fib heads":
+            for layer in row.first["layers"]:
+                layer["alpha"] = [0.5, 1.5]
     assert [entry.name for entry in alphas(rows)] == ["fixed"]

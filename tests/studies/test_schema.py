@@ -117,7 +117,10 @@ def test_arms_with_equal_seed_and_shape_differ_in_rules_only() -> None:
         ),
         (('match = "fib stagger 5"', 'match = "fib stagger 5", foo = 1'), ["matched rule takes", "foo"]),
         (('match = "fib stagger 5"', "window = 3, by = 'pairs'"), ["arm 'window'", "by"]),
-        (('"sliding_window", match = "fib stagger 5"', '"lines", slashes = [[0], [1], [2]]'), ["needs 4", "got 3"]),
+        (
+            ('"sliding_window", match = "fib stagger 5"', '"lines", slashes = [[0], [1], [2]]'),
+            ["must have 4 heads", "got 3"],
+        ),
         (
             ('"sliding_window", match = "fib stagger 5"', '"learned_spacing", windows = 3'),
             ["learned_spacing", "windows"],

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farspan.patterns.arguments import at_least
+from farspan.support import LARGEST
 
 
 def query_rows(length: Any, queries: Any, block: int = 1) -> tuple[NDArray[np.int64], int]:
@@ -20,7 +21,7 @@ def query_rows(length: Any, queries: Any, block: int = 1) -> tuple[NDArray[np.in
     Raises:
         TypeError, ValueError: `length` < 1, or `queries` < 0 or > `length`.
     """
-    length = at_least("length", length, 1)
+    length = at_least("length", length, 1, LARGEST)
     queries = length if queries is None else at_least("queries", queries, 0)
     if queries > length:
         raise ValueError(f"queries must be at most length = {length}, got {queries}")
