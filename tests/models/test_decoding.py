@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from farspan.layers import LearnedSpacing
 from farspan.models import FarspanConfig, FarspanForCausalLM
-from farspan.models.modeling import MOST_SUPPORTS
+from farspan.models.static_rule import MOST_SUPPORTS
 from farspan.patterns import rules as patterns
 
 RULES = {
@@ -186,9 +186,9 @@ def test_decoding_does_not_pile_up_supports():
     model, ids = tiny(rules, trained=16), tokens(40)
     built = []
     for each in model.attentions:
-        each._supports = _Recorded(built)
+        each.static.supports = _Recorded(built)
     in_pieces(model, ids, [10] + [1] * 30)
-    assert [len(each._supports) for each in model.attentions] == [MOST_SUPPORTS, 1, 3]
+    assert [len(each.static.supports) for each in model.attentions] == [MOST_SUPPORTS, 1, 3]
     assert [key for key in built if key[0] == 0] == [(0, 0), (0, 16), (0, 32), (0, 64)]
     assert len([key for key in built if key[0]]) == 31
 

@@ -238,7 +238,7 @@ def test_two_models_of_one_config_do_not_share_their_patterns():
     config = FarspanConfig(**SHAPE, num_hidden_layers=1, rules=[RULES["fibonacci"]])
     one, two = FarspanForCausalLM(config), FarspanForCausalLM(config)
     one(IDS), two(IDS)
-    assert one.attentions[0]._supports is not two.attentions[0]._supports
+    assert one.attentions[0].static.supports is not two.attentions[0].static.supports
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flash_attention_2", "flex_attention", "nonsense"])

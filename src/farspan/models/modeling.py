@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -26,14 +25,13 @@ from transformers.utils.deprecation import deprecate_kwarg
 from farspan import layers
 from farspan.attention import attention, dense_attention
 from farspan.layers import LAYERS, LearnedLayer
-from farspan.models.configuration import LAYER_RULES, FarspanConfig
-from farspan.models.start import check_padding, check_positions, insist, packed, start_from_mask
+from farspan.models.configuration import FarspanConfig
+from farspan.models.start import check_inputs, start_from_mask
+from farspan.models.static_rule import StaticRule, check_start
 from farspan.patterns import rules as patterns
-from farspan.support import Lines, Support
+from farspan.support import Support
 
 NAME = "farspan"
-MOST_SUPPORTS = 4
-"""Supports that a layer keeps: those of training, of evaluation, of a prefill and of the step being decoded."""
 
 
 class FarspanAttention(LlamaAttention):
@@ -46,12 +44,10 @@ class FarspanAttention(LlamaAttention):
         super().__init__(config, layer_idx)
         assert config.rules is not None
         self.rule = config.rules[layer_idx]
-        self.trained_length = config.max_position_embeddings
+        self.static = StaticRule(self.rule, config.max_position_embeddings)
         self.spacing: LearnedLayer | None = None
         if self.rule["pattern"] in LAYERS:
             self.spacing = layers.build(self.rule, config.num_attention_heads)
-        # Built at the first forward, not here: `from_pretrained` builds modules on the meta device.
-        self._supports: dict[tuple[int, int], Support] = {}
 
     @property
     def frozen(self) -> dict[str, Any]:
@@ -59,28 +55,8 @@ class FarspanAttention(LlamaAttention):
         return self.rule if self.spacing is None else self.spacing.frozen_rule()
 
     def support(self, q_len: int, k_len: int) -> Support | None:
-        """What the last `q_len` of `k_len` tokens read; None for dense and learned layers.
-
-        A rule that grows reads, up to the training length, what it reads there.
-        """
-        if self.rule["pattern"] in LAYER_RULES:
-            return None
-        needs = patterns.needs(self.rule)
-        if "queries" in needs:
-            key = q_len, k_len
-        elif "length" in needs:
-            # Lines up to a length. Where they do not grow, some longer ones change nothing and serve many lengths.
-            length = max(k_len, self.trained_length)
-            key = 0, length if patterns.grows(self.rule) else 1 << (length - 1).bit_length()
-        else:
-            key = 0, 0
-        if key not in self._supports:
-            # Decoding asks for other lengths at every step: what it has asked for must not pile up.
-            if len(self._supports) == MOST_SUPPORTS:
-                del self._supports[next(iter(self._supports))]
-            # `index`, because a graph in which lengths are symbols must be told that this one is for these lengths.
-            self._supports[key] = _build(self.rule, operator.index(key[1]), operator.index(key[0]))
-        return self._supports[key]
+        """What the last `q_len` of `k_len` tokens read; None for dense and learned layers."""
+        return self.static.support(q_len, k_len)
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor] | None = None, **kwargs: Any
@@ -103,38 +79,9 @@ class FarspanAttention(LlamaAttention):
         support = self.support(q.shape[2], k.shape[2])
         if support is None:
             return dense_attention(q, k, v, scale=scale, start=start)
-        if patterns.grows(self.rule):
-            self._check_cache(k.shape[2] - q.shape[2], k.shape[2])
-        if start is not None and not _toeplitz(support):
-            position = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)
-            insist(
-                ~((start > 0) & (start <= position)).any(),
-                f"the {self.rule['pattern']} rule of layer {self.layer_idx} counts from the first position of a row,"
-                " which is padding or another document here: pad on the right, or run the texts one by one",
-            )
+        self.static.check_cache(self.layer_idx, k.shape[2] - q.shape[2], k.shape[2])
+        check_start(support, self.rule["pattern"], self.layer_idx, start, k.shape[2])
         return attention(q, k, v, support, scale=scale, start=start)
-
-    def _check_cache(self, cached: int, length: int) -> None:
-        """Refuses keys in a cache whose layers below read other keys when they were made."""
-        if not cached:
-            return
-        if "queries" in patterns.needs(self.rule) or self.support(0, cached) != self.support(0, length):
-            raise ValueError(
-                f"layer {self.layer_idx} reads other keys at {length} tokens than at {cached}, so a cache from the"
-                " shorter length is wrong: use a rule that does not grow (the powers rule has a fixed reach) or"
-                " generate with use_cache=False"
-            )
-
-
-@torch.compiler.assume_constant_result
-def _build(rule: dict[str, Any], length: int, queries: int) -> Support:
-    """`patterns.build`, which a compiled graph takes as it is: building reads numbers back, which a graph cannot."""
-    return patterns.build(rule, length, queries)
-
-
-def _toeplitz(support: Support) -> bool:
-    """Whether keys are chosen by their distance alone, so that a text may begin anywhere in its row."""
-    return isinstance(support, Lines) and not support.vertical_table.shape[-1]
 
 
 def _attention(
@@ -251,14 +198,7 @@ class FarspanModel(FarspanPreTrainedModel, LlamaModel):
         Documents packed into one row (position ids that restart) are told apart where neither a cache nor a mask is
         given; no cache is then kept. Beside one, and in a compiled graph that keeps a cache, they are refused.
         """
-        if attention_mask is not None:
-            check_padding(attention_mask)
-        if position_ids is not None and position_ids.shape[-1] > 1:
-            unseen = cache is not None or attention_mask is not None or use_cache
-            if unseen or (use_cache is None and torch.compiler.is_compiling()):
-                check_positions(position_ids, attention_mask)
-            elif use_cache is None and packed(position_ids):
-                use_cache = False
+        use_cache = check_inputs(attention_mask, position_ids, cache, use_cache)
         return super().forward(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -40,20 +40,55 @@ def start_from_mask(
             f"the cache must end at the last query (position {last}), got {kv_length} keys from position {kv_offset}:"
             " use the dynamic cache"
         )
+    return first_keys(batch_size, q_length, last, mask_function, attention_mask, use_vmap, device)
+
+
+def first_keys(
+    batch_size: int,
+    q_length: int,
+    last: int,
+    mask_function: Callable[..., Any],
+    attention_mask: Tensor | None,
+    use_vmap: bool,
+    device: torch.device | str,
+) -> Tensor | None:
+    """`start`, int `[B, Tq]`, of the last `q_length` of `last` tokens, or None where nothing is hidden.
+
+    Raises:
+        ValueError: the mask cannot be expressed by one number per query.
+    """
     position = torch.arange(last - q_length, last, device=device)
     start = None
     if mask_function is not causal_mask_function:
         if use_vmap:
             raise ValueError("a mask function of the caller's own cannot be expressed as the first key of each query")
         start = _first_allowed(mask_function, position, batch_size)
-    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[1] != kv_length):
-        raise ValueError(f"attention_mask must be [B, {kv_length}], all keys, got {list(attention_mask.shape)}")
+    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[1] != last):
+        raise ValueError(f"attention_mask must be [B, {last}], all keys, got {list(attention_mask.shape)}")
     if attention_mask is None:
         return start
     real = attention_mask.bool()
     if not torch.compiler.is_compiling() and real.all():
         return start
     return _first_real(real, position, start)
+
+
+def check_inputs(
+    attention_mask: Tensor | None, position_ids: Tensor | None, cache: Any, use_cache: bool | None
+) -> bool | None:
+    """Refuses masks and packed documents that transformers would misread without a word.
+
+    Returns `use_cache`, False where it was left out beside packed documents, which keep no cache.
+    """
+    if attention_mask is not None:
+        check_padding(attention_mask)
+    if position_ids is not None and position_ids.shape[-1] > 1:
+        unseen = cache is not None or attention_mask is not None or use_cache
+        if unseen or (use_cache is None and torch.compiler.is_compiling()):
+            check_positions(position_ids, attention_mask)
+        elif use_cache is None and packed(position_ids):
+            return False
+    return use_cache
 
 
 def check_padding(attention_mask: Tensor) -> None:
