@@ -58,8 +58,8 @@ class Layer:
         support: Support | None
         if isinstance(rule, StaticRule):
             support = rule.support(q_len, k_len)
-            rule.check_cache(self.index, k_len - q_len, k_len)
             if support is not None:
+                rule.check_cache(self.index, k_len - q_len, k_len)
                 check_start(support, rule.name, self.index, start, k_len)
         elif isinstance(rule, Lines):
             support = rule
@@ -136,11 +136,12 @@ def _mask(
     device: torch.device | str = "cpu",
     **_: Any,
 ) -> Tensor | None:
-    """For `AttentionMaskInterface`: int64 `[B, 1, Tq, 1]`, the first key of each query, or None for the first of all.
+    """For `AttentionMaskInterface`: int64 `[B, 1, Tq, 2]`, the first key of each query and the one after its own.
 
-    A cache with room beyond the last query makes it `[B, 1, Tq, 2]`: the first key, and the one after the query's own.
-    Four dimensions, because `generate` makes masks beforehand for such caches, and transformers hands four on as they
-    are but takes two for padding. Keys are counted within what the cache still holds.
+    None where every query reads from the first key on. A cache with room beyond the last query makes it
+    `[B, 1, Tq, 3]`, whose third number is how many keys are in use. Keys are counted within what the cache still holds.
+    Four dimensions, because `generate` makes masks beforehand for static caches, and transformers hands four on as they
+    are but takes two for padding.
 
     Raises:
         ValueError: the mask cannot be expressed so, or the cache is too short.
@@ -152,11 +153,13 @@ def _mask(
     start = first_keys(batch_size, q_length, last, mask_function, attention_mask, use_vmap, device)
     if start is not None and kv_offset:
         start = (start - kv_offset).clamp_min(0)
-    if used == kv_length:
-        return None if start is None else start[:, None, :, None]
+    if start is None and used == kv_length:
+        return None
     after = torch.arange(used - q_length + 1, used + 1, device=device).expand(batch_size, -1)
-    first = torch.zeros_like(after) if start is None else start
-    return torch.stack([first, after], -1)[:, None]
+    columns = [torch.zeros_like(after) if start is None else start.long(), after]
+    if used < kv_length:
+        columns.append(torch.full_like(after, used))
+    return torch.stack(columns, -1)[:, None]
 
 
 def _unpacked(mask: Tensor | None, q_len: int) -> tuple[Tensor | None, int | None]:
@@ -167,14 +170,14 @@ def _unpacked(mask: Tensor | None, q_len: int) -> tuple[Tensor | None, int | Non
         raise ValueError(
             f"attention_mask must be [B, T], padding only: the rules decide the pairs, got {list(mask.shape)}"
         )
-    if mask.shape[3] == 1:
-        return mask[:, 0, :, 0], None
     start = mask[:, 0, :, 0]
-    return start if start.any() else None, int(mask[0, 0, -1, 1])
+    if mask.shape[3] == 2:
+        return start, None
+    return start if start.any() else None, int(mask[0, 0, 0, 2])
 
 
 def _ours(mask: Tensor) -> bool:
-    return mask.ndim == 4 and mask.dtype == torch.int64 and mask.shape[1] == 1 and mask.shape[3] in (1, 2)
+    return mask.ndim == 4 and mask.dtype == torch.int64 and mask.shape[1] == 1 and mask.shape[3] in (2, 3)
 
 
 def before_forward(
@@ -190,11 +193,11 @@ def before_forward(
     given = {**dict(zip(patch.parameters, args, strict=False)), **kwargs}
     mask, positions = given.get("attention_mask"), given.get("position_ids")
     if isinstance(mask, dict):
-        # One for each kind of layer, made beforehand by `generate`; the widest knows the most.
-        mask = max((each for each in mask.values() if each is not None), key=lambda each: each.shape[-1], default=None)
+        # One for each kind of layer, made beforehand by `generate`: all know which rows are padding.
+        mask = next((each for each in mask.values() if each is not None), None)
     if mask is not None and _ours(mask):
         # Rows that are padding themselves begin behind their own key.
-        mask = mask[:, 0, :, 0] < mask[:, 0, :, 1] if mask.shape[3] == 2 else None
+        mask = mask[:, 0, :, 0] < mask[:, 0, :, 1]
     caches = [given[name] for name in ("cache", "past_key_values") if given.get(name) is not None]
     use_cache = check_inputs(mask, positions, caches[0] if caches else None, given.get("use_cache"))
     if use_cache is given.get("use_cache"):

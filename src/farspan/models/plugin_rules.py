@@ -16,6 +16,9 @@ from farspan.patterns import rules as patterns
 from farspan.selectors import Selector
 from farspan.support import Lines, Support
 
+SERVED = 4096
+"""Lines that do not grow are built for at least so many keys: below, a compiled decoding needs one graph only."""
+
 
 def per_layer(rule: Any, windows: Sequence[int | None], heads: int, kv_heads: int) -> list[Rule | None]:
     """One rule per layer; None where a layer stays as it is. Layers that slide (a window in `windows`) do.
@@ -90,5 +93,5 @@ def _checked(rule: Any, layer: int, layers: int, heads: int, kv_heads: int, know
     for other in known:
         if other.rule == placed:
             return other
-    known.append(StaticRule(placed))
+    known.append(StaticRule(placed, 1 if name == "dense" or patterns.grows(placed) else SERVED))
     return known[-1]
