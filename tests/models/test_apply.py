@@ -266,8 +266,19 @@ def test_a_phase_without_a_rule_is_dense(phase):
         if phase == "decode":
             assert not torch.allclose(found[:, 8], dense[:, 8], atol=1e-3)
         else:
-            # One token without a key before it is a prefill; with one, more than one are.
+            # With keys before them, several tokens are a prefill.
             assert not torch.allclose(in_pieces(model, ids, [8, T - 8])[:, 8:], found[:, 8:], atol=1e-3)
+
+
+def test_one_token_is_decoded_if_a_key_is_before_it():
+    model, ids = tiny(), tokens()
+    with farspan.apply(model, WINDOW) as handle:
+        for built in (None, StaticCache(config=model.config, max_cache_len=T)):
+            handle.reset()
+            in_pieces(model, ids, [1], built)
+            assert [handle.account().total(phase).calls for phase in ("prefill", "decode")] == [2, 0]
+            in_pieces(model, ids, [1, 1], None)
+            assert [handle.account().total(phase).calls for phase in ("prefill", "decode")] == [4, 2]
 
 
 def test_two_phases_combine_and_share_one_account():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function
 
@@ -92,7 +92,7 @@ class Layer:
 
 
 def _attention(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -181,7 +181,7 @@ def _ours(mask: Tensor) -> bool:
 
 
 def before_forward(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A hook on the decoder: refuses what would go by the rules, or what transformers would misread."""
     patch = getattr(module, STATE)
