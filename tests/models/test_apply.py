@@ -119,6 +119,9 @@ class Best:
     def __init__(self, keys=3):
         self.keys, self.returned = keys, []
 
+    def __repr__(self):
+        return f"Best({self.keys})"
+
     def select(self, q, k, *, scale, start):
         (_, heads, rows, _), (_, kv_heads, length, _) = q.shape, k.shape
         grouped = q.detach().unflatten(1, (kv_heads, heads // kv_heads)).sum(2)
